@@ -1,0 +1,1 @@
+"""The node's store process, its client and the socket protocol between them."""

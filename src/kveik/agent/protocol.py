@@ -1,0 +1,182 @@
+"""Messages between an engine (client) and the node's agent, over a Unix stream socket.
+
+Framing: 4 bytes little-endian length, then one MessagePack map with a ``type`` tag. Every
+request carries an ``id`` chosen by the client, and gets exactly one answer with that ``id``;
+answers come in the order in which the agent finished, so a client may have several requests
+under way. KV bytes never travel here: the answer to :class:`Hello` passes a file descriptor of
+the arena (``SCM_RIGHTS``), and after that both sides name slots by their offset.
+
+A malformed or unknown message gets :class:`Refused` and the connection is closed.
+
+Life of a block being written::
+
+    Reserve(keys) -> Reserved(lease, per key: slot offset, or why not)
+    client copies payloads into the slots and digests them
+    Commit(lease, digests) -> Committed(per key)       or      Release(lease) -> Done
+
+Life of a block being read::
+
+    Read(keys) -> Granted(lease, per key: slot offset, frame bytes, place, or why not)
+    client copies payloads out of the slots, verifying them (see below)
+    Release(lease) -> Done
+
+Leases end with their connection. The agent may also take back a *read* lease that is older
+than it is willing to wait, so a reader must compare the slot's header page before and after
+its copy and treat a change as a failed read (a slot's header is cleared before its reuse).
+A *reserved* slot is never reused before its lease ended or its writer's process is gone.
+"""
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+MAX_MESSAGE_BYTES = 16 << 20
+
+#: Places in :class:`Located` and :class:`Grant`: 0 absent, 1 the arena, 2 and up the lower tiers in order.
+ABSENT = 0
+ARENA = 1
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
+    """Base of all messages."""
+
+    id: int
+
+
+class Hello(Message, frozen=True):
+    """First message of a connection. ``facts`` may be empty (tools); ``role`` is for people."""
+
+    version: int
+    role: str
+    pid: int
+    label: str = ""
+    facts: dict[str, str] = {}
+
+
+class Welcome(Message, frozen=True):
+    """Answer to Hello; the arena's file descriptor comes with it.
+
+    ``places`` names the tiers by place (``places[1]`` is the arena). ``notes`` are things that a
+    person should read in the engine's log, for example how this engine's namespace differs from
+    another engine's of the same label.
+    """
+
+    version: int
+    agent_id: str
+    arena_bytes: int
+    places: list[str]
+    notes: list[str]
+
+
+class Lookup(Message, frozen=True):
+    """Which blocks are there for all of ``ranks``? ``parts`` is a list of (group, block hashes)."""
+
+    namespace: bytes
+    ranks: list[int]
+    parts: list[tuple[int, list[bytes]]]
+    deadline_s: float
+
+
+class Located(Message, frozen=True):
+    """One byte string a part, one byte a hash: the slowest place over all ranks, 0 if one lacks it."""
+
+    places: list[bytes]
+
+
+class Read(Message, frozen=True):
+    """Make these blocks readable in the arena (packed keys), promoting where needed."""
+
+    keys: list[bytes]
+    deadline_s: float
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """One key of Granted or Reserved.
+
+    ``status`` is a :class:`kveik.store.base.Status` value. With status ``hit`` (Read) or
+    ``stored`` (Reserve) ``offset`` is where the slot's frame starts in the arena.
+    """
+
+    status: str
+    offset: int = 0
+    frame_bytes: int = 0
+    place: int = ABSENT
+    reason: str = ""
+
+
+class Granted(Message, frozen=True):
+    """Answer to Read: one Grant a key, in order; pinned until the lease is released."""
+
+    lease: int
+    grants: list[Grant]
+
+
+class Reserve(Message, frozen=True):
+    """Slots for new blocks (packed keys), each with a payload of ``payload_bytes``."""
+
+    keys: list[bytes]
+    payload_bytes: int
+
+
+class Reserved(Message, frozen=True):
+    """Answer to Reserve: ``stored`` with an offset, ``exists``, or ``failed`` with a reason."""
+
+    lease: int
+    grants: list[Grant]
+
+
+class Commit(Message, frozen=True):
+    """Publish written slots: (index in the Reserve, payload digest). The rest is given up."""
+
+    lease: int
+    digests: list[tuple[int, bytes]]
+
+
+class Committed(Message, frozen=True):
+    """Answer to Commit: a status for each entry, in order."""
+
+    statuses: list[str]
+
+
+class Release(Message, frozen=True):
+    """End a lease."""
+
+    lease: int
+
+
+class Report(Message, frozen=True):
+    """The client found these blocks wrong after a grant (packed keys): quarantine them."""
+
+    keys: list[bytes]
+    reason: str
+
+
+class Drop(Message, frozen=True):
+    """Delete blocks in all tiers: of one namespace, or all (empty digest). For tools and tests."""
+
+    namespace: bytes
+
+
+class Stats(Message, frozen=True):
+    """Ask for the agent's state."""
+
+
+class StatsAnswer(Message, frozen=True):
+    """The agent's state as a JSON document (text)."""
+
+    document: str
+
+
+class Done(Message, frozen=True):
+    """Answer to Release, Report and Drop; ``count`` is how many blocks were touched."""
+
+    count: int = 0
+
+
+class Refused(Message, frozen=True):
+    """The request could not be carried out; the text says why and what was expected."""
+
+    reason: str
+
+
+Request = Hello | Lookup | Read | Reserve | Commit | Release | Report | Drop | Stats
+Answer = Welcome | Located | Granted | Reserved | Committed | StatsAnswer | Done | Refused

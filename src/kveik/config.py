@@ -1,0 +1,259 @@
+"""The settings table: each setting once, with type, unit, default, bounds and help.
+
+The fields of the frozen dataclasses below *are* the table. The configuration file, environment
+variables, command-line flags, the connector's extra config and ``docs/configuration.md`` all
+derive from them. Precedence, lowest first: default, file (``[section]`` of a TOML file),
+environment (``KVEIK_SECTION_NAME``), what the caller passes.
+"""
+
+import dataclasses
+import os
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kveik.errors import ConfigError
+
+_Default = TypeVar("_Default", bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """One row of the table, as documentation and flags see it."""
+
+    section: str
+    name: str
+    kind: type
+    unit: str
+    default: bool | int | float | str
+    help: str
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...]
+
+    @property
+    def env(self) -> str:
+        """The environment variable that sets it."""
+        return f"KVEIK_{self.section}_{self.name}".upper()
+
+
+def setting(
+    default: _Default,
+    help: str,
+    *,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> _Default:
+    """A dataclass field that is one row of the settings table."""
+    row = {"help": help, "unit": unit, "minimum": minimum, "maximum": maximum, "choices": choices}
+    return typing.cast(_Default, dataclasses.field(default=default, metadata=row))
+
+
+def default_runtime_dir() -> str:
+    """Where socket and state of this user's agent live: ``$XDG_RUNTIME_DIR/kveik`` or ``/tmp/kveik-UID``."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return f"{runtime}/kveik" if runtime else f"/tmp/kveik-{os.getuid()}"  # noqa: S108
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentSettings:
+    """``[agent]``: the node's store process."""
+
+    socket: str = setting("", "Unix socket to listen on; empty: agent.sock in the runtime directory.", unit="path")
+    arena: str = setting("", "File that backs the arena; empty: /dev/shm/kveik-UID.arena.", unit="path")
+    arena_bytes: int = setting(
+        0, "Size of the DRAM tier; 0: a quarter of the free memory.", unit="bytes", minimum=0
+    )
+    slab_bytes: int = setting(
+        0,
+        "Unit in which the arena is given to block sizes; 0: a 32nd of the arena, 16 MiB to 1 GiB.",
+        unit="bytes",
+        minimum=0,
+    )
+    huge_pages: bool = setting(True, "Ask the kernel for huge pages in the arena; it may refuse.")
+    filesystem: str = setting("", "Folder of the filesystem tier, local or shared; empty: no such tier.", unit="path")
+    filesystem_bytes: int = setting(
+        0, "Size limit of the filesystem tier; 0: no limit but free space.", unit="bytes", minimum=0
+    )
+    filesystem_reserve_bytes: int = setting(
+        1 << 30, "Free space that the filesystem tier leaves to others.", unit="bytes", minimum=0
+    )
+    filesystem_fsync: bool = setting(
+        False, "Force each block to disk before it counts as stored; survives power loss, costs time."
+    )
+    filesystem_threads: int = setting(4, "Threads that read and write the filesystem tier.", minimum=1, maximum=256)
+    tier_deadline_s: float = setting(
+        5.0, "Longest wait for one transfer of a lower tier; then the block is a failure.", unit="s", minimum=0.01
+    )
+    cascade_queue_bytes: int = setting(
+        1 << 30, "Blocks waiting to be written to lower tiers; more are not written.", unit="bytes", minimum=0
+    )
+    breaker_failures: int = setting(3, "Failures in a row that leave a tier out.", minimum=1)
+    breaker_open_s: float = setting(1.0, "First pause of a tier that is left out; doubles.", unit="s", minimum=0.01)
+    breaker_open_max_s: float = setting(30.0, "Longest such pause.", unit="s", minimum=0.01)
+    metrics_port: int = setting(
+        0, "Port on loopback for Prometheus metrics; 0: none.", unit="port", minimum=0, maximum=65535
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectorSettings:
+    """``[connector]``: inside the engine; keys of ``kv_connector_extra_config``."""
+
+    socket: str = setting("", "Socket of the agent; empty: agent.sock in the runtime directory.", unit="path")
+    lookup_deadline_s: float = setting(
+        0.05, "Longest wait for a lookup; then the request computes.", unit="s", minimum=0.001, maximum=10.0
+    )
+    load_deadline_s: float = setting(
+        0.0, "Longest wait for a load; 0: what computing these tokens would take, as measured.", unit="s", minimum=0.0
+    )
+    load_deadline_max_s: float = setting(
+        30.0, "Upper bound of the measured load deadline.", unit="s", minimum=0.05, maximum=600.0
+    )
+    save: bool = setting(True, "Save new blocks; false: only read what others saved.")
+    save_decoded: bool = setting(True, "Save blocks of generated text too: next turns and preempted requests hit.")
+    save_deadline_s: float = setting(2.0, "Longest wait of one save for the agent; then it is dropped.", unit="s")
+    save_queue_blocks: int = setting(
+        512, "Blocks of the engine that may wait for being saved; more are not saved.", unit="blocks", minimum=1
+    )
+    min_hit_tokens: int = setting(
+        1, "Fewer tokens than this beyond the engine's own hit are not loaded.", unit="tokens", minimum=1
+    )
+    batch_bytes: int = setting(
+        32 << 20, "Bytes that one step of a load or save handles; steps overlap.", unit="bytes", minimum=1
+    )
+    read_back_every: int = setting(
+        0, "Compare every N-th loaded block with what lies in the engine's memory; 0: never.", minimum=0
+    )
+    weights_digest: str = setting(
+        "full",
+        "How the weights are identified: every byte (cached by file identity) or samples of each file.",
+        choices=("full", "sampled"),
+    )
+    strict: bool = setting(
+        False, "Refuse to start the engine where the cache cannot be used safely, instead of serving without it."
+    )
+    plant_fault: str = setting(
+        "",
+        "FOR TESTS ONLY: damage saved blocks under a valid checksum, to see whether verify notices.",
+        choices=("", "swap_layers", "shift_block"),
+    )
+
+
+SECTIONS: Mapping[str, type] = {"agent": AgentSettings, "connector": ConnectorSettings}
+_Section = TypeVar("_Section")
+
+
+def rows(section: str) -> Iterator[SettingInfo]:
+    """The rows of one section, in order."""
+    cls = SECTIONS[section]
+    kinds = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        yield SettingInfo(section, field.name, kinds[field.name], default=field.default, **field.metadata)
+
+
+def load(
+    cls: type[_Section],
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    given: Mapping[str, Any] | None = None,
+) -> _Section:
+    """The settings of one section from file, environment and what the caller gives.
+
+    Raises :class:`ConfigError` for an unknown name, a wrong type or a value out of range; the
+    message names the setting, the value, where it came from and what was expected.
+    """
+    section = next(name for name, known in SECTIONS.items() if known is cls)
+    table = {row.name: row for row in rows(section)}
+    values: dict[str, Any] = {}
+    for name, value in _from_file(file, section).items():
+        values[name] = _checked(table, name, value, f"{file} [{section}]")
+    for row in table.values():
+        if environ is not None and row.env in environ:
+            values[row.name] = _checked(table, row.name, environ[row.env], row.env)
+    for name, value in (given or {}).items():
+        values[name] = _checked(table, name, value, section)
+    return cls(**values)
+
+
+def _from_file(file: Path | None, section: str) -> Mapping[str, Any]:
+    if file is None:
+        return {}
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from error
+    unknown = sorted(document.keys() - SECTIONS.keys())
+    if unknown:
+        raise ConfigError(f"{file}: unknown section {unknown[0]!r}; known are {', '.join(SECTIONS)}")
+    values = document.get(section, {})
+    if not isinstance(values, dict):
+        raise ConfigError(f"{file}: {section} must be a table, written as [{section}]")
+    return values
+
+
+def _checked(table: Mapping[str, SettingInfo], name: str, value: Any, source: str) -> Any:
+    row = table.get(name)
+    if row is None:
+        raise ConfigError(f"{source}: unknown setting {name!r}; known are {', '.join(table)}")
+    converted = _converted(row, value, source)
+    if row.choices and converted not in row.choices:
+        raise ConfigError(f"{source}: {name} is {value!r}, expected one of {', '.join(map(repr, row.choices))}")
+    if row.minimum is not None and converted < row.minimum:
+        raise ConfigError(f"{source}: {name} is {value!r}, expected at least {row.minimum:g} {row.unit}".rstrip())
+    if row.maximum is not None and converted > row.maximum:
+        raise ConfigError(f"{source}: {name} is {value!r}, expected at most {row.maximum:g} {row.unit}".rstrip())
+    return converted
+
+
+_SIZE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def _converted(row: SettingInfo, value: Any, source: str) -> bool | int | float | str:
+    """The value as the row's type. Text is converted, since environment and flags are text."""
+    wrong = ConfigError(f"{source}: {row.name} is {value!r}, expected {_expected(row)}")
+    if row.kind is bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in _BOOLEANS:
+            return _BOOLEANS[value.lower()]
+        raise wrong
+    if row.kind is str:
+        if not isinstance(value, str):
+            raise wrong
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise wrong
+    try:
+        number = _size(value) if row.unit == "bytes" else row.kind(value)
+    except ValueError:
+        raise wrong from None
+    if number != number or (row.kind is int and number != float(value if not isinstance(value, str) else number)):
+        raise wrong
+    return typing.cast("int | float", number)
+
+
+def _size(value: int | float | str) -> int:
+    """Bytes of ``4096``, ``"4096"`` or ``"2.5 GiB"``."""
+    if isinstance(value, str):
+        for suffix, factor in _SIZE_UNITS.items():
+            if value.endswith(suffix):
+                return int(float(value[: -len(suffix)]) * factor)
+    return int(value)
+
+
+def _expected(row: SettingInfo) -> str:
+    if row.kind is bool:
+        return "true or false"
+    if row.unit == "bytes":
+        return "a number of bytes, or text such as '2.5 GiB'"
+    return {int: "a whole number", float: "a number", str: "text"}[row.kind] + (f" ({row.unit})" if row.unit else "")

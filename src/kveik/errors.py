@@ -1,0 +1,88 @@
+"""The error tree.
+
+::
+
+    KveikError
+    ├── ConfigError            a setting is unknown, of the wrong type or out of range
+    ├── KeyFormatError         bytes or text that are no block key
+    ├── FrameError             stored bytes that are no sound frame of the block asked for
+    │   ├── FrameCorruptError  magic, length or checksum wrong
+    │   └── FrameForeignError  a sound frame, but of another block, namespace or version
+    ├── LayoutRefusedError     a KV cache layout that Kveik cannot serve safely
+    ├── StoreError             a tier cannot be opened or used at all (single keys give results instead)
+    │   └── ArenaError         the shared-memory arena cannot be created, opened or trusted
+    ├── AgentError             talking to the node's agent
+    │   ├── AgentUnavailableError   nobody listens, or the connection broke
+    │   ├── AgentTimeoutError       no answer within the deadline
+    │   └── ProtocolError           a message that is malformed, too long or of another version
+    ├── EngineError            an engine seen from outside: refused, died or answered nonsense
+    │   └── EngineStartError   an engine that we started did not become ready
+    └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
+
+A miss is not an error, and neither is a block that a store could not give: stores answer
+per key with :class:`kveik.store.base.BlockResult`.
+"""
+
+
+class KveikError(Exception):
+    """Base of all errors that Kveik raises on purpose."""
+
+
+class ConfigError(KveikError):
+    """A setting is unknown, has the wrong type or is out of range."""
+
+
+class KeyFormatError(KveikError):
+    """Bytes or text that are no block key."""
+
+
+class FrameError(KveikError):
+    """Stored bytes that are no sound frame of the block asked for."""
+
+
+class FrameCorruptError(FrameError):
+    """Magic, length or checksum of a frame is wrong."""
+
+
+class FrameForeignError(FrameError):
+    """A sound frame of another block, namespace or version."""
+
+
+class LayoutRefusedError(KveikError):
+    """A KV cache layout that Kveik cannot serve safely; the message says why."""
+
+
+class StoreError(KveikError):
+    """A tier cannot be opened or used at all."""
+
+
+class ArenaError(StoreError):
+    """The shared-memory arena cannot be created, opened or trusted."""
+
+
+class AgentError(KveikError):
+    """Talking to the node's agent went wrong."""
+
+
+class AgentUnavailableError(AgentError):
+    """Nobody listens on the agent's socket, or the connection broke."""
+
+
+class AgentTimeoutError(AgentError):
+    """The agent gave no answer within the deadline."""
+
+
+class ProtocolError(AgentError):
+    """A message is malformed, too long or of another protocol version."""
+
+
+class EngineError(KveikError):
+    """An engine, seen from outside, refused, died or answered nonsense."""
+
+
+class EngineStartError(EngineError):
+    """An engine that we started did not become ready."""
+
+
+class VerifyError(KveikError):
+    """A proof could not be carried out."""

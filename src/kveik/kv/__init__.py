@@ -1,0 +1,1 @@
+"""What a block is. Pure: no I/O, no torch, no vLLM."""

@@ -1,0 +1,70 @@
+"""Frozen records of what happened. Core code emits them; logs and metrics listen.
+
+A listener must not raise and must not block: it runs on the thread that did the work.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LookupRecord:
+    """One lookup: how many keys were asked for and how many are there, by tier."""
+
+    tier: str
+    asked: int
+    found: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRecord:
+    """Blocks that moved through one tier. ``direction`` is ``get`` or ``put``."""
+
+    tier: str
+    direction: str
+    blocks: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRecord:
+    """Blocks that one tier could not get or put, by reason.
+
+    ``kind`` is ``failed`` or ``corrupt``; ``reason`` is short and from a small set, because it
+    becomes a metric label.
+    """
+
+    tier: str
+    direction: str
+    kind: str
+    reason: str
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionRecord:
+    """Blocks that a tier dropped to make room."""
+
+    tier: str
+    blocks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """A part changed state, for example a breaker opened. ``why`` is for people."""
+
+    part: str
+    before: str
+    after: str
+    why: str
+
+
+Record = LookupRecord | TransferRecord | FailureRecord | EvictionRecord | StateRecord
+Listener = Callable[[Record], None]
+
+
+def ignore(record: Record) -> None:
+    """The listener that does nothing."""

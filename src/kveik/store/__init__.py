@@ -1,0 +1,1 @@
+"""Where blocks live. Bytes in, bytes out, a result for every key."""

@@ -1,0 +1,146 @@
+"""The contract of every tier.
+
+A store moves whole frames (:mod:`kveik.kv.frame`). The caller owns every buffer: a store reads
+from and writes into buffers it was given and keeps no reference after it returned. A store
+whose call may touch the buffer later (a hung disk, a network store's late write) must say so
+with :attr:`BlockResult.buffer_busy`; the caller then neither reads nor reuses that buffer
+until :attr:`BlockResult.buffer_busy` turns false.
+
+Single keys never raise: each key has its own :class:`BlockResult`. A store raises
+:class:`~kveik.errors.StoreError` only when it cannot be opened at all.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from kveik.clock import Deadline
+from kveik.kv.keys import BlockKey
+
+
+class Status(Enum):
+    """What became of one key."""
+
+    HIT = "hit"  # get: the frame is in the buffer and verified
+    MISS = "miss"  # get or delete: the key is not there
+    STORED = "stored"  # put: durable as far as this tier promises
+    EXISTS = "exists"  # put: the key was there already and is kept as it was
+    DELETED = "deleted"  # delete: gone
+    FAILED = "failed"  # the tier could not do it; `reason` says why
+    CORRUPT = "corrupt"  # get: bytes were there but wrong; quarantined, now a miss
+
+
+#: Reasons a result may give. A small set, because they become metric labels.
+REASONS = (
+    "timeout",
+    "io_error",
+    "no_room",
+    "too_large",
+    "read_only",
+    "checksum",
+    "truncated",
+    "foreign",
+    "busy",
+    "breaker_open",
+    "closed",
+    "unavailable",
+    "injected",
+)
+
+
+def _idle() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class BlockResult:
+    """What became of one key in one call. ``bytes`` counts frame bytes that moved."""
+
+    status: Status
+    bytes: int = 0
+    reason: str = ""
+    detail: str = field(default="", compare=False)
+    still_running: Callable[[], bool] = field(default=_idle, compare=False, repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the caller got what it asked for (a hit, stored, already there, deleted)."""
+        return self.status in (Status.HIT, Status.STORED, Status.EXISTS, Status.DELETED)
+
+    @property
+    def buffer_busy(self) -> bool:
+        """Whether the store may still read or write the buffer of this key."""
+        return self.still_running()
+
+
+MISS = BlockResult(Status.MISS)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a tier promises; callers ask these, never the tier's name."""
+
+    durable: bool  # survives a restart of the agent and of the machine
+    shared: bool  # other nodes can see the same blocks
+    bounded: bool  # has a size limit and evicts by itself
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """Sizes of a tier, as far as it knows them."""
+
+    blocks: int
+    bytes: int
+    capacity_bytes: int
+    read_only: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class BlockStore(Protocol):
+    """A tier. All methods may be called from several threads at once."""
+
+    @property
+    def name(self) -> str:
+        """Short name used in metrics and messages, for example ``filesystem``."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this tier promises."""
+        ...
+
+    def lookup(self, keys: Sequence[BlockKey], deadline: Deadline) -> list[bool]:
+        """For each key whether it seems to be there. A hint: only ``get`` decides.
+
+        Keys that could not be asked for before the deadline count as absent.
+        """
+        ...
+
+    def get(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        """Read each frame into its buffer and verify it: HIT, MISS, FAILED or CORRUPT.
+
+        A buffer shorter than the frame gives FAILED ``too_large``. Corrupt blocks are
+        quarantined: reported once, a miss afterwards.
+        """
+        ...
+
+    def put(self, keys: Sequence[BlockKey], frames: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        """Store each sealed frame: STORED, EXISTS or FAILED.
+
+        First writer wins. A frame is visible whole or not at all. The store trusts the caller's
+        seal; it does not read the payload to check it.
+        """
+        ...
+
+    def delete(self, keys: Sequence[BlockKey]) -> list[BlockResult]:
+        """Drop each key: DELETED, MISS or FAILED (``busy`` while it is in use)."""
+        ...
+
+    def stats(self) -> StoreStats:
+        """Sizes now."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held. Calls after that give FAILED ``closed``."""
+        ...
