@@ -7,6 +7,7 @@ environment (``KVEIK_SECTION_NAME``), what the caller passes.
 """
 
 import dataclasses
+import math
 import os
 import tomllib
 import typing
@@ -51,13 +52,14 @@ def setting(
 ) -> _Default:
     """A dataclass field that is one row of the settings table."""
     row = {"help": help, "unit": unit, "minimum": minimum, "maximum": maximum, "choices": choices}
-    return typing.cast(_Default, dataclasses.field(default=default, metadata=row))
+    field: Any = dataclasses.field(default=default, metadata=row)
+    return typing.cast(_Default, field)
 
 
 def default_runtime_dir() -> str:
     """Where socket and state of this user's agent live: ``$XDG_RUNTIME_DIR/kveik`` or ``/tmp/kveik-UID``."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return f"{runtime}/kveik" if runtime else f"/tmp/kveik-{os.getuid()}"  # noqa: S108
+    return f"{runtime}/kveik" if runtime else f"/tmp/kveik-{os.getuid()}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +156,8 @@ def rows(section: str) -> Iterator[SettingInfo]:
     cls = SECTIONS[section]
     kinds = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
-        yield SettingInfo(section, field.name, kinds[field.name], default=field.default, **field.metadata)
+        default: Any = field.default  # every row has one, since `setting` demands it
+        yield SettingInfo(section, field.name, kinds[field.name], default=default, **field.metadata)
 
 
 def load(
@@ -207,6 +210,8 @@ def _checked(table: Mapping[str, SettingInfo], name: str, value: Any, source: st
     converted = _converted(row, value, source)
     if row.choices and converted not in row.choices:
         raise ConfigError(f"{source}: {name} is {value!r}, expected one of {', '.join(map(repr, row.choices))}")
+    if isinstance(converted, str):
+        return converted
     if row.minimum is not None and converted < row.minimum:
         raise ConfigError(f"{source}: {name} is {value!r}, expected at least {row.minimum:g} {row.unit}".rstrip())
     if row.maximum is not None and converted > row.maximum:
@@ -235,14 +240,15 @@ def _converted(row: SettingInfo, value: Any, source: str) -> bool | int | float 
         raise wrong
     try:
         number = _size(value) if row.unit == "bytes" else row.kind(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # OverflowError: an infinite float as a whole number
         raise wrong from None
-    if number != number or (row.kind is int and number != float(value if not isinstance(value, str) else number)):
+    lost_fraction = row.kind is int and isinstance(value, float) and number != value
+    if lost_fraction or (isinstance(number, float) and not math.isfinite(number)):
         raise wrong
     return typing.cast("int | float", number)
 
 
-def _size(value: int | float | str) -> int:
+def _size(value: float | str) -> int:
     """Bytes of ``4096``, ``"4096"`` or ``"2.5 GiB"``."""
     if isinstance(value, str):
         for suffix, factor in _SIZE_UNITS.items():

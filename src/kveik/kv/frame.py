@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from kveik.errors import FrameCorruptError, FrameForeignError
+from kveik.errors import FrameCorruptError, FrameForeignError, KeyFormatError
 from kveik.kv.keys import BlockKey
 
 FRAME_VERSION = 1
@@ -77,7 +77,8 @@ def read_header(buffer: memoryview) -> FrameHeader:
     """Parse and check the header page.
 
     Raises :class:`FrameCorruptError` when magic, length or header checksum are wrong and
-    :class:`FrameForeignError` for a frame of another version.
+    :class:`FrameForeignError` for a frame of another version, whose header may have another
+    layout: the version is therefore looked at before the checksum.
     """
     if len(buffer) < HEADER_USED_BYTES:
         raise FrameCorruptError("too short for a frame header")
@@ -86,18 +87,20 @@ def read_header(buffer: memoryview) -> FrameHeader:
     magic, version, key_length, key, payload_bytes, digest, written_at_s = _FIELDS.unpack(fields)
     if magic != MAGIC:
         raise FrameCorruptError("no frame magic")
-    if _DIGEST.unpack(raw[_FIELDS.size :])[0] != xxhash.xxh3_64_intdigest(fields):
-        raise FrameCorruptError("header checksum differs")
     if version != FRAME_VERSION:
         raise FrameForeignError(f"frame version {version}, expected {FRAME_VERSION}")
-    return FrameHeader(BlockKey.from_packed(key[:key_length]), payload_bytes, digest, written_at_s)
+    if _DIGEST.unpack(raw[_FIELDS.size :])[0] != xxhash.xxh3_64_intdigest(fields):
+        raise FrameCorruptError("header checksum differs")
+    try:
+        return FrameHeader(BlockKey.from_packed(key[:key_length]), payload_bytes, digest, written_at_s)
+    except KeyFormatError as error:
+        raise FrameForeignError(f"frame without a block key: {error}") from error
 
 
-def verify(buffer: memoryview, key: BlockKey, payload_bytes: int | None = None) -> FrameHeader:
-    """Check that ``buffer`` holds a sound frame of exactly this block; return its header.
+def verify_header(buffer: memoryview, key: BlockKey, payload_bytes: int | None = None) -> FrameHeader:
+    """Check that ``buffer`` starts with the header of exactly this block; return it.
 
-    Raises :class:`FrameForeignError` for another block or length and
-    :class:`FrameCorruptError` for anything damaged.
+    The payload is not read. Raises as :func:`verify` does.
     """
     header = read_header(buffer)
     if header.key != key:
@@ -106,6 +109,16 @@ def verify(buffer: memoryview, key: BlockKey, payload_bytes: int | None = None) 
         raise FrameForeignError(f"payload of {header.payload_bytes} bytes, expected {payload_bytes}")
     if len(buffer) < header.frame_bytes:
         raise FrameCorruptError(f"{len(buffer)} bytes present, the header says {header.frame_bytes}")
+    return header
+
+
+def verify(buffer: memoryview, key: BlockKey, payload_bytes: int | None = None) -> FrameHeader:
+    """Check that ``buffer`` holds a sound frame of exactly this block; return its header.
+
+    Raises :class:`FrameForeignError` for another block or length and
+    :class:`FrameCorruptError` for anything damaged.
+    """
+    header = verify_header(buffer, key, payload_bytes)
     if payload_digest(buffer[HEADER_BYTES : header.frame_bytes]) != header.payload_digest:
         raise FrameCorruptError("payload checksum differs")
     return header

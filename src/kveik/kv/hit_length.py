@@ -34,6 +34,8 @@ def usable_hit(groups: Sequence[GroupSpec], present: Present, limit_tokens: int)
     Full-attention groups bound the length from the left first (they are cheap and usually the
     ones that end); then the remaining groups are tried from that bound down.
     """
+    if not groups:
+        return HitLength(0, "no KV cache groups")
     unit = alignment_tokens(groups)
     limit = limit_tokens // unit * unit
     if limit == 0:
@@ -63,11 +65,13 @@ def _longest_common(
     while tokens > 0:
         obstacle = _first_obstacle(partial, present, tokens)
         if obstacle is None:
-            return HitLength(tokens, reason)
+            break
         group, block = obstacle
-        reason = reason or f"group {group.index} ({group.describe()}) lacks block {block} for {tokens} tokens"
+        if tokens == bound:
+            shortened = f"group {group.index} ({group.describe()}) lacks block {block} for {tokens} tokens"
+            reason = f"{reason}; then {shortened}" if reason else shortened
         tokens = _next_candidate(group, block, tokens, unit)
-    return HitLength(0, reason)
+    return HitLength(max(0, tokens), reason)
 
 
 def _first_obstacle(

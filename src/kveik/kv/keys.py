@@ -87,7 +87,7 @@ class BlockKey(bytes):
 
     @property
     def text(self) -> str:
-        """The one text form; letters, digits and ``-`` only, at most 110 characters."""
+        """The one text form; letters, digits and ``-`` only, at most 111 characters."""
         return f"{self.namespace.hex()}-g{self.group}-r{self.rank}-{self.block_hash.hex()}"
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ digest, and a difference can be told in words.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
@@ -41,7 +41,7 @@ class Namespace:
     """
 
     facts: Mapping[str, str]
-    label: str = ""
+    label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         missing = [name for name in REQUIRED_FACTS if not self.facts.get(name)]
@@ -51,6 +51,9 @@ class Namespace:
         if wrong:
             raise ConfigError(f"namespace facts must be text: {', '.join(wrong)}")
         object.__setattr__(self, "facts", MappingProxyType(dict(sorted(self.facts.items()))))
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
 
     @cached_property
     def digest(self) -> bytes:
