@@ -43,11 +43,16 @@ class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
 
 
 class Hello(Message, frozen=True):
-    """First message of a connection. ``facts`` may be empty (tools); ``role`` is for people."""
+    """First message of a connection. ``facts`` may be empty (tools); ``role`` is for people.
+
+    ``connection`` is a random number chosen by the client that names this connection in the
+    records of slots it writes, see :class:`Settled`; 0: none.
+    """
 
     version: int
     role: str
     pid: int
+    connection: int = 0
     label: str = ""
     facts: dict[str, str] = {}
 
@@ -83,9 +88,13 @@ class Located(Message, frozen=True):
 
 
 class Read(Message, frozen=True):
-    """Make these blocks readable in the arena (packed keys), promoting where needed."""
+    """Make these blocks readable in the arena (packed keys), promoting where needed.
+
+    ``payload_bytes`` has one length for all keys, or one a key: how large a slot a promotion needs.
+    """
 
     keys: list[bytes]
+    payload_bytes: list[int]
     deadline_s: float
 
 
@@ -143,6 +152,16 @@ class Release(Message, frozen=True):
     lease: int
 
 
+class Settled(Message, frozen=True):
+    """These connections of the client's process have ended, and no copy into their slots is under way.
+
+    Slots of a writer that lost its connection (for example because the agent was restarted)
+    are kept from reuse as long as that process lives; this frees them earlier.
+    """
+
+    connections: list[int]
+
+
 class Report(Message, frozen=True):
     """The client found these blocks wrong after a grant (packed keys): quarantine them."""
 
@@ -167,7 +186,7 @@ class StatsAnswer(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """Answer to Release, Report and Drop; ``count`` is how many blocks were touched."""
+    """Answer to Release, Settled, Report and Drop; ``count`` is how many blocks were touched."""
 
     count: int = 0
 
@@ -178,5 +197,5 @@ class Refused(Message, frozen=True):
     reason: str
 
 
-Request = Hello | Lookup | Read | Reserve | Commit | Release | Report | Drop | Stats
+Request = Hello | Lookup | Read | Reserve | Commit | Release | Settled | Report | Drop | Stats
 Answer = Welcome | Located | Granted | Reserved | Committed | StatsAnswer | Done | Refused
