@@ -26,11 +26,14 @@ class BreakerPolicy:
     open_max_s: float = 30.0
 
 
+DEFAULT_POLICY = BreakerPolicy()
+
+
 @dataclass(frozen=True, slots=True)
 class Breaker:
     """The state of one breaker. Every transition returns a new value."""
 
-    policy: BreakerPolicy = BreakerPolicy()
+    policy: BreakerPolicy = DEFAULT_POLICY
     state: str = CLOSED
     failures_in_a_row: int = 0
     pause_s: float = 0.0

@@ -13,10 +13,12 @@ Single keys never raise: each key has its own :class:`BlockResult`. A store rais
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from kveik.clock import Deadline
+from kveik.errors import FrameError, FrameForeignError
 from kveik.kv.keys import BlockKey
+from kveik.kv.namespace import Namespace
 
 
 class Status(Enum):
@@ -77,6 +79,23 @@ class BlockResult:
 MISS = BlockResult(Status.MISS)
 
 
+def failed(reason: str, detail: str = "") -> BlockResult:
+    """The result of a key that the tier could not serve; ``reason`` is one of :data:`REASONS`."""
+    return BlockResult(Status.FAILED, reason=reason, detail=detail)
+
+
+def corrupt(error: FrameError) -> BlockResult:
+    """The result of a get that found wrong bytes."""
+    reason = "foreign" if isinstance(error, FrameForeignError) else "checksum"
+    return BlockResult(Status.CORRUPT, reason=reason, detail=str(error))
+
+
+def unsealed(error: FrameError) -> BlockResult:
+    """The result of a put whose buffer does not start with the header of that very block."""
+    reason = "foreign" if isinstance(error, FrameForeignError) else "checksum"
+    return failed(reason, f"not stored, the buffer holds no sealed frame of this block: {error}")
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a tier promises; callers ask these, never the tier's name."""
@@ -128,8 +147,8 @@ class BlockStore(Protocol):
     def put(self, keys: Sequence[BlockKey], frames: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
         """Store each sealed frame: STORED, EXISTS or FAILED.
 
-        First writer wins. A frame is visible whole or not at all. The store trusts the caller's
-        seal; it does not read the payload to check it.
+        First writer wins. A frame is visible whole or not at all. A buffer may be longer than
+        its frame. The store checks the header page but trusts the caller's seal of the payload.
         """
         ...
 
@@ -138,9 +157,18 @@ class BlockStore(Protocol):
         ...
 
     def stats(self) -> StoreStats:
-        """Sizes now."""
+        """Sizes now, as far as they are known without asking the medium: it must not block."""
         ...
 
     def close(self) -> None:
         """Release what is held. Calls after that give FAILED ``closed``."""
+        ...
+
+
+@runtime_checkable
+class DescribedStore(Protocol):
+    """A store that can keep, beside the blocks, what their namespace stands for."""
+
+    def describe(self, namespace: Namespace) -> None:
+        """Keep the namespace's facts where a person who looks at the medium finds them."""
         ...
