@@ -1,0 +1,192 @@
+"""What to look up, load and save: pure decisions over plain values.
+
+Tokens are counted from the start of the request. ``hashes`` are vLLM's chained block hashes, one
+for every ``hash_tokens`` tokens; the key of a group's block is the hash at the block's end.
+``tables`` are vLLM's block tables: for each group the block ids in order, 0 for blocks that the
+engine does not hold (the null block).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kveik.kv.groups import GroupSpec
+from kveik.kv.hit_length import HitLength, alignment_tokens, usable_hit
+
+NULL_BLOCK = 0
+
+
+class BlockRef(NamedTuple):
+    """One block of the engine and the hash that names its content."""
+
+    group: int
+    block_id: int
+    block_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The engine's KV cache as planning sees it."""
+
+    groups: tuple[GroupSpec, ...]
+    hash_tokens: int
+    drop_last_unit: bool = False  # drafters (EAGLE, MTP) must recompute the last unit of a hit
+
+    @property
+    def unit_tokens(self) -> int:
+        """Hits are multiples of this."""
+        return alignment_tokens(self.groups)
+
+    def block_hash(self, hashes: Sequence[bytes], group: GroupSpec, block: int) -> bytes:
+        """The hash that names block ``block`` of ``group``."""
+        return bytes(hashes[(block + 1) * group.block_tokens // self.hash_tokens - 1])
+
+
+def hit_limit_tokens(shape: Shape, num_tokens: int, num_hashes: int) -> int:
+    """The longest hit to hope for: at least the last token must be computed to get logits.
+
+    vLLM's own prefix cache has the same limit, so both hits split a prompt the same way.
+    """
+    limit = min(num_tokens - 1, num_hashes * shape.hash_tokens)
+    return max(0, limit // shape.unit_tokens * shape.unit_tokens)
+
+
+class LookupPart(NamedTuple):
+    """Blocks ``first_block``, ``first_block + 1``, ... of one group, by hash."""
+
+    group: int
+    first_block: int
+    hashes: list[bytes]
+
+
+def lookup_parts(shape: Shape, hashes: Sequence[bytes], local_tokens: int, limit_tokens: int) -> list[LookupPart]:
+    """What to ask the agent: all blocks of all groups after the engine's own hit.
+
+    Blocks of a window or state that lie before ``local_tokens`` are in the engine already: its own
+    hit at ``local_tokens`` needed a window that reaches further back.
+    """
+    parts = []
+    for group in shape.groups:
+        first, end = local_tokens // group.block_tokens, limit_tokens // group.block_tokens
+        parts.append(
+            LookupPart(group.index, first, [shape.block_hash(hashes, group, block) for block in range(first, end)])
+        )
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The agent's answer: for each part one byte a block, the place (0 = absent)."""
+
+    local_tokens: int
+    parts: tuple[LookupPart, ...]
+    places: tuple[bytes, ...]
+
+    def place(self, group: GroupSpec, block: int) -> int:
+        """Where a block lies; blocks of the engine's own hit have no place."""
+        for part, places in zip(self.parts, self.places, strict=True):
+            if part.group == group.index:
+                index = block - part.first_block
+                return places[index] if 0 <= index < len(places) else 0
+        return 0
+
+
+def usable(shape: Shape, found: Found, limit_tokens: int, absent: frozenset[tuple[int, bytes]]) -> HitLength:
+    """The longest usable hit, counting the engine's own blocks as present.
+
+    ``absent`` holds (group, block hash) of blocks whose load failed lately: they are treated as
+    missing, so that the same failing hit is not offered again and again.
+    """
+    present_by_group: dict[int, tuple[int, bytes, list[bytes]]] = {
+        part.group: (part.first_block, places, part.hashes)
+        for part, places in zip(found.parts, found.places, strict=True)
+    }
+
+    def present(group: int, block: int) -> bool:
+        first, places, hashes = present_by_group[group]
+        index = block - first
+        if index < 0:
+            return True
+        return index < len(places) and places[index] != 0 and (group, hashes[index]) not in absent
+
+    hit = usable_hit(shape.groups, present, limit_tokens)
+    if shape.drop_last_unit and hit.tokens > 0:
+        hit = usable_hit(shape.groups, present, hit.tokens - shape.unit_tokens)
+    return hit
+
+
+def load_blocks(
+    shape: Shape, hashes: Sequence[bytes], tables: Sequence[Sequence[int]], local_tokens: int, hit_tokens: int
+) -> tuple[list[BlockRef], bool]:
+    """The engine's blocks to fill for a hit, in the order of the tokens they cover.
+
+    The second value is false when the engine holds no block where the hit needs one. Then the two
+    sides disagree about the layout, and the whole load must count as failed.
+    """
+    refs: list[tuple[int, BlockRef]] = []
+    complete = True
+    for group in shape.groups:
+        table = tables[group.index]
+        for block in group.needed_blocks(hit_tokens):
+            if (block + 1) * group.block_tokens <= local_tokens:
+                continue
+            if block >= len(table) or table[block] == NULL_BLOCK:
+                complete = False
+                continue
+            name = shape.block_hash(hashes, group, block)
+            refs.append((block * group.block_tokens, BlockRef(group.index, table[block], name)))
+    refs.sort(key=lambda ref: ref[0])
+    return [ref for _, ref in refs], complete
+
+
+def save_blocks(
+    shape: Shape,
+    hashes: Sequence[bytes],
+    tables: Sequence[Sequence[int]],
+    start_tokens: int,
+    end_tokens: int,
+    skip_groups: frozenset[int] = frozenset(),
+) -> list[BlockRef]:
+    """The blocks that became whole between two token counts, as far as the engine still holds them."""
+    refs = []
+    for group in shape.groups:
+        if group.index in skip_groups:
+            continue
+        table = tables[group.index]
+        for block in range(start_tokens // group.block_tokens, end_tokens // group.block_tokens):
+            if block < len(table) and table[block] != NULL_BLOCK:
+                refs.append(BlockRef(group.index, table[block], shape.block_hash(hashes, group, block)))
+    return refs
+
+
+def surviving_tokens(
+    shape: Shape, loaded: Sequence[BlockRef], failed: frozenset[tuple[int, bytes]], local_tokens: int, hit_tokens: int
+) -> int:
+    """How many tokens of a hit can still be used after some of its blocks failed.
+
+    With one group vLLM keeps the longest valid prefix; with several it recomputes the whole hit
+    (vLLM ``v1/core/sched/scheduler.py``, ``_handle_failed_recving``).
+    """
+    if not failed:
+        return hit_tokens
+    if len(shape.groups) > 1:
+        return local_tokens
+    block_tokens = shape.groups[0].block_tokens
+    for index, ref in enumerate(loaded):
+        if (ref.group, ref.block_hash) in failed:
+            return local_tokens + index * block_tokens
+    return hit_tokens
+
+
+def tokens_by_place(shape: Shape, found: Found, hit_tokens: int) -> dict[int, int]:
+    """Split a hit's tokens by place: each unit counts for the slowest place among its blocks."""
+    split: dict[int, int] = {}
+    for start in range(found.local_tokens, hit_tokens, shape.unit_tokens):
+        place = 0
+        for group in shape.groups:
+            needed = group.needed_blocks(hit_tokens)
+            first, end = start // group.block_tokens, (start + shape.unit_tokens) // group.block_tokens
+            for block in range(max(first, needed.start), min(end, needed.stop)):
+                place = max(place, found.place(group, block))
+        split[place] = split.get(place, 0) + shape.unit_tokens
+    return split

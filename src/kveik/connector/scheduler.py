@@ -1,0 +1,433 @@
+"""The scheduler's side: offers hits, plans loads and saves, holds blocks that are being saved.
+
+Runs on the engine core's scheduling thread. No call here waits for the agent longer than
+:data:`PATIENCE_S`; a lookup that takes longer makes vLLM ask again in its next step (``None``)
+until the lookup's deadline, after which the request computes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kveik.agent.client import AgentLink
+from kveik.agent.protocol import Located
+from kveik.breaker import CLOSED, Breaker, BreakerPolicy
+from kveik.clock import SYSTEM_CLOCK, Clock
+from kveik.config import ConnectorSettings
+from kveik.connector import plan
+from kveik.connector.jobs import KveikMetadata, KveikWorkerMetadata, LoadJob, SaveJob
+from kveik.connector.metrics import StatsBox
+from kveik.connector.plan import BlockRef, Found, Shape
+from kveik.connector.prefill_rate import PrefillRate
+from kveik.errors import AgentError
+from kveik.kv.groups import GroupKind
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+PATIENCE_S = 0.002
+OFFER_LIFETIME_S = 2.0
+FAILED_KEYS_KEPT = 4096
+FAILED_KEY_LIFETIME_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A finished lookup: what can be loaded beyond the engine's own hit, and until when that counts."""
+
+    local_tokens: int
+    hit_tokens: int
+    valid_until_s: float
+    found: Found | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class PendingLookup:
+    """A lookup under way."""
+
+    local_tokens: int
+    limit_tokens: int
+    parts: list[plan.LookupPart]
+    future: Future[Located]
+    started_s: float
+
+
+@dataclass(slots=True)
+class ActiveLoad:
+    """A load that the workers carry out; its blocks hold nothing valid until it ended."""
+
+    local_tokens: int
+    hit_tokens: int
+    blocks: list[BlockRef]
+
+
+@dataclass(slots=True)
+class HeldSave:
+    """Blocks held until every rank has saved them."""
+
+    block_ids: list[int]
+    refs: list[BlockRef]
+    ranks_missing: int
+
+
+@dataclass(slots=True)
+class RequestState:
+    """What the connector knows of one request. Tokens are counted from its start."""
+
+    request: Request
+    pending: PendingLookup | None = None
+    offer: Offer | None = None
+    load: ActiveLoad | None = None
+    started: bool = False
+    saved_tokens: int = 0
+    computed_tokens: int = 0
+    limit_tokens: int | None = None
+
+
+@dataclass(slots=True)
+class FailedKeys:
+    """Blocks whose load failed lately, so that they are not offered again at once."""
+
+    until_s: OrderedDict[tuple[int, bytes], float] = field(default_factory=OrderedDict)
+
+    def add(self, keys: Iterable[tuple[int, bytes]], now_s: float) -> None:
+        """Remember keys for a while."""
+        for key in keys:
+            self.until_s[key] = now_s + FAILED_KEY_LIFETIME_S
+            self.until_s.move_to_end(key)
+        while len(self.until_s) > FAILED_KEYS_KEPT:
+            self.until_s.popitem(last=False)
+
+    def discard(self, keys: Iterable[tuple[int, bytes]]) -> None:
+        """These blocks were saved anew."""
+        for key in keys:
+            self.until_s.pop(key, None)
+
+    def current(self, now_s: float) -> frozenset[tuple[int, bytes]]:
+        """The keys that still count as absent."""
+        while self.until_s and next(iter(self.until_s.values())) <= now_s:
+            self.until_s.popitem(last=False)
+        return frozenset(self.until_s)
+
+
+class SchedulerSide:
+    """One engine's scheduler. ``ranks`` are the ranks whose blocks must all be there for a hit."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        ranks: Sequence[int],
+        settings: ConnectorSettings,
+        stats: StatsBox,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._shape = shape
+        self._ranks = list(ranks)
+        self._settings = settings
+        self._stats = stats
+        self._clock = clock
+        self._link: AgentLink | None = None
+        self._namespace = b""
+        self._pool: BlockPool | None = None
+        self._state_groups = frozenset(g.index for g in shape.groups if g.kind is GroupKind.STATE)
+        self._requests: dict[str, RequestState] = {}
+        self._failed = FailedKeys()
+        self._breaker = Breaker(BreakerPolicy(failures=3, open_s=1.0, open_max_s=30.0))
+        self._patient = True
+        self._loads: list[LoadJob] = []
+        self._saves: list[SaveJob] = []
+        self._pinned: dict[int, HeldSave] = {}
+        self._pinned_blocks = 0
+        self._next_job = 0
+        self._rate = PrefillRate()
+
+    # -- set-up ---------------------------------------------------------------------------------
+
+    def open(self, link: AgentLink, namespace: bytes) -> None:
+        """Start offering: the namespace is known and the link to the agent is up and running."""
+        self._namespace, self._link = namespace, link
+
+    def bind_pool(self, pool: BlockPool) -> None:
+        """The engine's block pool, used to hold blocks while they are being saved."""
+        self._pool = pool
+
+    @property
+    def _attached(self) -> bool:
+        return self._link is not None and self._link.client is not None
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """A request came in."""
+        self._requests[request.request_id] = RequestState(request)
+
+    def offer(self, request: Request, local_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens beyond ``local_tokens`` can be loaded; None while the agent is being asked."""
+        state = self._requests.setdefault(request.request_id, RequestState(request))
+        now_s = self._clock.monotonic()
+        offer = state.offer
+        if offer is None or offer.local_tokens != local_tokens or now_s > offer.valid_until_s:
+            offer = state.offer = self._look_up(state, local_tokens, now_s)
+        if offer is None:
+            return None, False
+        tokens = offer.hit_tokens - local_tokens
+        return (tokens, True) if tokens >= self._settings.min_hit_tokens else (0, False)
+
+    def _look_up(self, state: RequestState, local_tokens: int, now_s: float) -> Offer | None:
+        """A finished lookup, or None while one is under way."""
+        pending = state.pending
+        if pending is None or pending.local_tokens != local_tokens:
+            started = self._begin_lookup(state, local_tokens, now_s)
+            if isinstance(started, Offer):
+                return started
+            pending = state.pending = started
+        answer = self._poll(pending)
+        if answer is None and now_s - pending.started_s < self._settings.lookup_deadline_s:
+            return None
+        state.pending = None
+        return self._conclude(pending, answer)
+
+    def _begin_lookup(self, state: RequestState, local_tokens: int, now_s: float) -> PendingLookup | Offer:
+        nothing = Offer(local_tokens, local_tokens, now_s + OFFER_LIFETIME_S)
+        request = state.request
+        limit = plan.hit_limit_tokens(self._shape, request.num_tokens, len(request.block_hashes))
+        if state.limit_tokens is not None:
+            limit = min(limit, state.limit_tokens)
+        if limit - local_tokens < self._settings.min_hit_tokens or request.skip_reading_prefix_cache:
+            return nothing
+        client = self._link.client if self._link is not None else None
+        if client is None:
+            self._stats.add("lookups", outcome="detached" if self._link is not None else "pending")
+            return nothing
+        self._breaker, permitted = self._breaker.permit(now_s)
+        if not permitted:
+            self._stats.add("lookups", outcome="breaker_open")
+            return nothing
+        parts = plan.lookup_parts(self._shape, request.block_hashes, local_tokens, limit)
+        future = client.submit_lookup(
+            self._namespace,
+            self._ranks,
+            [(part.group, part.hashes) for part in parts],
+            self._settings.lookup_deadline_s,
+        )
+        self._stats.add("tokens_asked", limit - local_tokens)
+        return PendingLookup(local_tokens, limit, parts, future, now_s)
+
+    def _poll(self, pending: PendingLookup) -> Located | AgentError | None:
+        """The answer or its error if it is there. Waits a moment for it while the agent is quick."""
+        try:
+            return pending.future.result(timeout=PATIENCE_S if self._patient else 0)
+        except FutureTimeoutError:
+            self._patient = False
+            return None
+        except CancelledError:
+            return AgentError("the lookup was cancelled")
+        except AgentError as error:
+            return error
+
+    def _conclude(self, pending: PendingLookup, answer: Located | AgentError | None) -> Offer:
+        now_s = self._clock.monotonic()
+        until_s = now_s + OFFER_LIFETIME_S
+        local_tokens = pending.local_tokens
+        self._stats.add("lookup_seconds", now_s - pending.started_s)
+        if not isinstance(answer, Located):
+            pending.future.cancel()
+            self._set_breaker(self._breaker.failed(now_s, timed_out=answer is None))
+            self._stats.add("lookups", outcome="deadline" if answer is None else "failed")
+            return Offer(local_tokens, local_tokens, until_s, reason="no answer from the agent in time")
+        self._patient = now_s - pending.started_s <= 4 * PATIENCE_S
+        self._set_breaker(self._breaker.succeeded())
+        found = Found(local_tokens, tuple(pending.parts), tuple(answer.places))
+        hit = plan.usable(self._shape, found, pending.limit_tokens, self._failed.current(now_s))
+        tokens = max(hit.tokens, local_tokens)
+        self._stats.add("lookups", outcome="hit" if tokens > local_tokens else "miss")
+        if tokens > local_tokens:
+            self._stats.add("tokens_found", tokens - local_tokens)
+        return Offer(local_tokens, tokens, until_s, found, hit.reason)
+
+    def _set_breaker(self, breaker: Breaker) -> None:
+        self._breaker = breaker
+        self._stats.set("breaker_open", int(breaker.state != CLOSED))
+
+    def allocated(self, request: Request, blocks: KVCacheBlocks, external_tokens: int) -> None:
+        """vLLM allocated blocks; load if it took the offer."""
+        state = self._requests.get(request.request_id)
+        if state is None or external_tokens <= 0 or state.offer is None or state.load is not None:
+            return
+        local_tokens = state.offer.local_tokens
+        hit_tokens = local_tokens + external_tokens
+        refs, complete = plan.load_blocks(
+            self._shape, request.block_hashes, blocks.get_block_ids(), local_tokens, hit_tokens
+        )
+        state.load = ActiveLoad(local_tokens, hit_tokens, refs)
+        deadline_s = self._settings.load_deadline_s or self._rate.seconds_for(
+            external_tokens, self._settings.load_deadline_max_s
+        )
+        self._loads.append(LoadJob(request.request_id, refs, deadline_s, complete))
+
+    def sources(self, request: Request, external_tokens: int) -> dict[int, int]:
+        """The tokens of a hit by place (1 the arena, 2 and up the lower tiers)."""
+        state = self._requests.get(request.request_id)
+        if state is None or state.offer is None or state.offer.found is None:
+            return {}
+        return plan.tokens_by_place(self._shape, state.offer.found, state.offer.local_tokens + external_tokens)
+
+    def place_name(self, place: int) -> str:
+        """The name of the tier at a place, as the agent gave it."""
+        client = self._link.client if self._link is not None else None
+        places = client.welcome.places if client is not None else []
+        return places[place] if 0 <= place < len(places) else ""
+
+    # -- steps ----------------------------------------------------------------------------------
+
+    def plan_step(self, output: SchedulerOutput) -> KveikMetadata:
+        """The jobs of one step."""
+        self._rate.step_begins(self._clock.monotonic(), output.total_num_scheduled_tokens)
+        self._stats.set("attached", int(self._attached))
+        if self._settings.save and self._attached and output.kv_connector_block_state is not None:
+            self._plan_saves(output)
+        for request_id in output.finished_req_ids:
+            self._requests.pop(request_id, None)
+        metadata = KveikMetadata(self._namespace, self._loads, self._saves)
+        self._loads, self._saves = [], []
+        return metadata
+
+    def _plan_saves(self, output: SchedulerOutput) -> None:
+        block_state = output.kv_connector_block_state
+        assert block_state is not None
+        for request_id, scheduled in output.num_scheduled_tokens.items():
+            state = self._requests.get(request_id)
+            tables = block_state.get_block_ids(request_id)
+            if state is None or tables is None:
+                continue
+            if not state.started:
+                state.started, state.saved_tokens = True, state.request.num_computed_tokens
+            state.computed_tokens = state.request.num_computed_tokens + scheduled
+            self._save_new_blocks(state, tables)
+        for request_id, entries in block_state.boundary_state_offloads.items():
+            state = self._requests.get(request_id)
+            if state is not None:
+                self._save(self._boundary_states(state.request, entries))
+
+    def _save_new_blocks(self, state: RequestState, tables: Sequence[Sequence[int]]) -> None:
+        hashes = state.request.block_hashes
+        end = min(state.computed_tokens, len(hashes) * self._shape.hash_tokens)
+        if not self._settings.save_decoded:
+            end = min(end, state.request.num_prompt_tokens)
+        if end > state.saved_tokens:
+            refs = plan.save_blocks(self._shape, hashes, tables, state.saved_tokens, end, self._state_groups)
+            state.saved_tokens = end
+            self._save(refs)
+
+    def _boundary_states(self, request: Request, entries: Iterable[tuple[int, int, int]]) -> list[BlockRef]:
+        """States that vLLM hands over with their exact block; only those at block ends have a key."""
+        groups = {group.index: group for group in self._shape.groups}
+        refs = []
+        for group_index, block_id, position in entries:
+            group = groups.get(group_index)
+            index = position // self._shape.hash_tokens - 1
+            if group is None or block_id == plan.NULL_BLOCK or position % group.block_tokens:
+                continue
+            if 0 <= index < len(request.block_hashes):
+                refs.append(BlockRef(group_index, block_id, bytes(request.block_hashes[index])))
+        return refs
+
+    def _save(self, refs: list[BlockRef]) -> None:
+        """Queue a save and hold its blocks, within the limit of what may be held."""
+        if not refs:
+            return
+        assert self._pool is not None, "vLLM binds the block pool before the first step"
+        room = min(self._settings.save_queue_blocks, self._pool.num_gpu_blocks // 4) - self._pinned_blocks
+        if room < len(refs):
+            self._stats.add("save_dropped_blocks", len(refs) - max(0, room), reason="queue_full")
+            refs = refs[: max(0, room)]
+        if not refs:
+            return
+        block_ids = sorted({ref.block_id for ref in refs})
+        self._pool.touch([self._pool.blocks[block_id] for block_id in block_ids])
+        self._next_job += 1
+        self._pinned[self._next_job] = HeldSave(block_ids, refs, len(self._ranks))
+        self._pinned_blocks += len(block_ids)
+        self._stats.set("pinned_blocks", self._pinned_blocks)
+        self._saves.append(SaveJob(self._next_job, refs))
+
+    def step_done(self, report: KveikWorkerMetadata | None) -> None:
+        """A step's output came back, with what the workers finished meanwhile."""
+        self._rate.step_ends(self._clock.monotonic())
+        if report is None:
+            return
+        for job_id, ranks in report.saved.items():
+            self._saved(job_id, ranks)
+        for request_id, failed in report.loaded.items():
+            self._loaded(request_id, frozenset(failed))
+
+    def _saved(self, job_id: int, ranks: int) -> None:
+        held = self._pinned[job_id]
+        held.ranks_missing -= ranks
+        if held.ranks_missing > 0:
+            return
+        del self._pinned[job_id]
+        assert self._pool is not None
+        self._pool.free_blocks(self._pool.blocks[block_id] for block_id in reversed(held.block_ids))
+        self._failed.discard((ref.group, ref.block_hash) for ref in held.refs)
+        self._pinned_blocks -= len(held.block_ids)
+        self._stats.set("pinned_blocks", self._pinned_blocks)
+
+    def _loaded(self, request_id: str, failed: frozenset[tuple[int, bytes]]) -> None:
+        state = self._requests.get(request_id)
+        self._failed.add(failed, self._clock.monotonic())
+        if state is None or state.load is None:
+            return
+        load, state.load, state.offer = state.load, None, None
+        usable = plan.surviving_tokens(self._shape, load.blocks, failed, load.local_tokens, load.hit_tokens)
+        self._stats.add("tokens_used", usable - load.local_tokens)
+        if failed:
+            self._stats.add("tokens_lost", load.hit_tokens - usable)
+            state.limit_tokens = self._next_limit(load, failed)
+
+    def _next_limit(self, load: ActiveLoad, failed: frozenset[tuple[int, bytes]]) -> int:
+        """After a failure this request may be offered only what lies before the first failed block.
+
+        Strictly less than before, so that retries end.
+        """
+        unit = self._shape.unit_tokens
+        groups = {group.index: group for group in self._shape.groups}
+        first = load.hit_tokens
+        ends: dict[int, int] = {}
+        for ref in load.blocks:
+            ends[ref.group] = ends.get(ref.group, 0) + 1
+        for group_index, count in ends.items():
+            group = groups[group_index]
+            needed = group.needed_blocks(load.hit_tokens)
+            refs = [ref for ref in load.blocks if ref.group == group_index]
+            for offset, ref in enumerate(refs):
+                if (ref.group, ref.block_hash) in failed:
+                    first = min(first, (needed.stop - count + offset) * group.block_tokens)
+                    break
+        return min(first // unit * unit, load.hit_tokens - unit)
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def finished(self, request: Request, tables: Sequence[Sequence[int]]) -> None:
+        """A request ended (or was aborted); its blocks are freed after this call, unless held."""
+        state = self._requests.get(request.request_id)
+        if state is None:
+            return
+        if state.pending is not None:
+            state.pending.future.cancel()
+        if state.load is None and state.started and self._settings.save and self._attached:
+            self._save_new_blocks(state, tables)
+
+    @property
+    def has_saves_under_way(self) -> bool:
+        """Whether the engine must go on stepping for held blocks to be released."""
+        return bool(self._pinned or self._saves)

@@ -1,0 +1,308 @@
+"""The worker's side: copies blocks between KV memory and arena slots on two threads of its own.
+
+The engine's thread only queues jobs and collects results. Loads and saves have separate threads,
+so that a load never waits for a save. A block's way is always: slot -> verify -> copy -> check that
+the slot did not change meanwhile; only then does it count as loaded.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+
+from kveik.agent.client import AgentClient, AgentLink, GrantedSlot
+from kveik.agent.protocol import Granted
+from kveik.clock import Deadline
+from kveik.config import ConnectorSettings
+from kveik.connector.device import BlockCopier
+from kveik.connector.faults import FaultPlanter
+from kveik.connector.jobs import KveikWorkerMetadata, LoadJob, SaveJob
+from kveik.connector.layout import BlockLayout
+from kveik.connector.metrics import StatsBox
+from kveik.connector.plan import BlockRef
+from kveik.errors import AgentError, AgentTimeoutError, FrameError
+from kveik.kv import frame
+from kveik.kv.keys import BlockKey
+from kveik.store.base import Status
+
+logger = logging.getLogger(__name__)
+READS_AHEAD = 2
+FailedKeys = set[tuple[int, bytes]]
+
+
+@dataclass
+class WorkerReport:
+    """What the threads finished since the engine's thread last asked. Guarded by ``lock``."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    received: set[str] = field(default_factory=set)
+    failed_requests: set[str] = field(default_factory=set)
+    failed_blocks: set[int] = field(default_factory=set)
+    saved: dict[int, int] = field(default_factory=dict)
+    loaded: dict[str, FailedKeys] = field(default_factory=dict)
+
+
+class WorkerSide:
+    """One rank's worker. ``rank`` is the rank in keys: pipeline rank x TP size + tensor rank."""
+
+    def __init__(
+        self,
+        layout: BlockLayout,
+        copier: BlockCopier,
+        rank: int,
+        settings: ConnectorSettings,
+        stats: StatsBox,
+        link: AgentLink,
+    ) -> None:
+        self._layout = layout
+        self._copier = copier
+        self._rank = rank
+        self._settings = settings
+        self._stats = stats
+        self._link = link
+        self._report = WorkerReport()
+        self._loads: queue.SimpleQueue[tuple[LoadJob, bytes, Deadline]] = queue.SimpleQueue()
+        self._saves: queue.SimpleQueue[tuple[SaveJob, bytes, object]] = queue.SimpleQueue()
+        self._faults = FaultPlanter.named(settings.plant_fault, layout)
+        self._loaded_blocks = 0
+        self._scratch = bytearray()
+        self._start("kveik-load", self._load_loop)
+        self._start("kveik-save", self._save_loop)
+
+    @staticmethod
+    def _start(name: str, target: Callable[[], None]) -> None:
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    # -- the engine's thread --------------------------------------------------------------------
+
+    def queue_load(self, job: LoadJob, namespace: bytes) -> None:
+        """Start a load; its deadline starts now."""
+        self._loads.put((job, namespace, Deadline.after(job.deadline_s)))
+
+    def queue_save(self, job: SaveJob, namespace: bytes) -> None:
+        """Start a save of blocks that the work queued so far on the device computes."""
+        self._saves.put((job, namespace, self._copier.fence()))
+
+    def take_received(self) -> tuple[set[str], set[str]]:
+        """Requests whose load ended, and those of them that failed as a whole (several groups)."""
+        with self._report.lock:
+            received, self._report.received = self._report.received, set()
+            failed, self._report.failed_requests = self._report.failed_requests, set()
+            return received, failed
+
+    def take_failed_blocks(self) -> set[int]:
+        """Engine blocks that hold nothing valid (one group)."""
+        with self._report.lock:
+            failed, self._report.failed_blocks = self._report.failed_blocks, set()
+            return failed
+
+    def take_metadata(self) -> KveikWorkerMetadata | None:
+        """Finished saves and loads for the scheduler, or None."""
+        with self._report.lock:
+            if not self._report.saved and not self._report.loaded:
+                return None
+            metadata = KveikWorkerMetadata(self._report.saved, self._report.loaded)
+            self._report.saved, self._report.loaded = {}, {}
+            return metadata
+
+    # -- loading --------------------------------------------------------------------------------
+
+    def _load_loop(self) -> None:
+        while True:
+            job, namespace, deadline = self._loads.get()
+            started = time.perf_counter()
+            missing = set(range(len(job.blocks)))
+            try:
+                if job.complete:
+                    self._load(job, namespace, deadline, missing)
+            except AgentError as error:
+                reason = "timeout" if isinstance(error, AgentTimeoutError) else "unavailable"
+                self._stats.add("load_failures", len(missing), reason=reason)
+                logger.warning("Kveik: load of %d blocks gave up %d of them: %s", len(job.blocks), len(missing), error)
+            except Exception:  # whatever it is: the request must go on, by computing
+                self._stats.add("load_failures", len(missing), reason="io_error")
+                logger.exception("Kveik: load of %d blocks broke; they are computed instead", len(job.blocks))
+            self._stats.add("load_seconds", time.perf_counter() - started)
+            self._finish_load(job, [job.blocks[index] for index in sorted(missing)])
+
+    def _finish_load(self, job: LoadJob, failed: Sequence[BlockRef]) -> None:
+        with self._report.lock:
+            self._report.received.add(job.request_id)
+            self._report.loaded[job.request_id] = {(ref.group, ref.block_hash) for ref in failed}
+            if len(self._layout.planes) == 1:
+                self._report.failed_blocks.update(ref.block_id for ref in failed)
+            elif failed or not job.complete:
+                self._report.failed_requests.add(job.request_id)
+
+    def _load(self, job: LoadJob, namespace: bytes, deadline: Deadline, missing: set[int]) -> None:
+        """Load all blocks; indices that succeeded leave ``missing``."""
+        client = self._client()
+        under_way: deque[tuple[list[int], list[BlockKey], Future[Granted]]] = deque()
+        steps = self._steps(job.blocks)
+        for indices in steps:
+            keys = self._keys([job.blocks[index] for index in indices], namespace)
+            under_way.append((indices, keys, client.submit_read(keys, deadline.remaining_s)))
+            if len(under_way) >= READS_AHEAD:
+                self._load_step(client, job, *under_way.popleft(), deadline, missing)
+        while under_way:
+            self._load_step(client, job, *under_way.popleft(), deadline, missing)
+
+    def _load_step(
+        self,
+        client: AgentClient,
+        job: LoadJob,
+        indices: list[int],
+        keys: list[BlockKey],
+        future: Future[Granted],
+        deadline: Deadline,
+        missing: set[int],
+    ) -> None:
+        granted = _await(future, deadline)
+        try:
+            for index, key, grant in zip(indices, keys, granted.grants, strict=True):
+                if grant.status != Status.HIT.value:
+                    self._stats.add("load_failures", reason=grant.reason or grant.status)
+                elif self._load_block(client, job.blocks[index], key, client.slot(grant)):
+                    missing.discard(index)
+                    tier = client.welcome.places[grant.place]
+                    self._stats.add("loaded_blocks", tier=tier)
+                    self._stats.add("loaded_bytes", grant.frame_bytes, tier=tier)
+        finally:
+            client.release(granted.lease)
+
+    def _load_block(self, client: AgentClient, ref: BlockRef, key: BlockKey, slot: GrantedSlot) -> bool:
+        """Verify, copy, and check that nothing changed under the copy."""
+        payload_bytes = self._layout.payload_bytes(ref.group)
+        try:
+            header = frame.verify(slot.frame, key, payload_bytes)
+        except FrameError as error:
+            self._stats.add("corrupt_blocks")
+            self._stats.add("load_failures", reason="checksum")
+            client.report([key], "checksum")
+            logger.error("Kveik: block %s is refused and computed instead: %s", key, error)
+            return False
+        payload = slot.frame[frame.HEADER_BYTES : header.frame_bytes]
+        self._copier.from_slot(self._layout.planes[ref.group], ref.block_id, payload)
+        if not slot.unchanged():
+            self._stats.add("load_failures", reason="reused")
+            return False
+        return self._read_back(ref, header)
+
+    def _read_back(self, ref: BlockRef, header: frame.FrameHeader) -> bool:
+        """Every N-th block: what lies in the engine's memory now must have the frame's digest."""
+        self._loaded_blocks += 1
+        every = self._settings.read_back_every
+        if every == 0 or self._loaded_blocks % every:
+            return True
+        if len(self._scratch) < header.payload_bytes:
+            self._scratch = bytearray(header.payload_bytes)
+        view = memoryview(self._scratch)[: header.payload_bytes]
+        self._copier.to_slot(self._layout.planes[ref.group], ref.block_id, view)
+        self._stats.add("read_back_blocks")
+        if frame.payload_digest(view) == header.payload_digest:
+            return True
+        self._stats.add("read_back_mismatches")
+        self._stats.add("load_failures", reason="read_back")
+        logger.error("Kveik: block %s reads back differently from the engine's memory", header.key)
+        return False
+
+    # -- saving ---------------------------------------------------------------------------------
+
+    def _save_loop(self) -> None:
+        while True:
+            job, namespace, fence = self._saves.get()
+            started = time.perf_counter()
+            left = [len(job.blocks)]
+            try:
+                self._copier.wait(fence)
+                self._save(job, namespace, left)
+            except AgentError as error:
+                reason = "timeout" if isinstance(error, AgentTimeoutError) else "unavailable"
+                self._stats.add("save_dropped_blocks", left[0], reason=reason)
+            except Exception:  # a save is best effort: the engine goes on
+                self._stats.add("save_dropped_blocks", left[0], reason="io_error")
+                logger.exception("Kveik: a save broke; its blocks are not in the cache")
+            self._stats.add("save_seconds", time.perf_counter() - started)
+            with self._report.lock:
+                self._report.saved[job.job_id] = 1
+
+    def _save(self, job: SaveJob, namespace: bytes, left: list[int]) -> None:
+        """Save all blocks; ``left[0]`` counts those whose fate is open."""
+        client = self._client()
+        deadline = Deadline.after(self._settings.save_deadline_s)
+        for indices in self._steps(job.blocks):
+            self._save_step(client, [job.blocks[index] for index in indices], namespace, deadline)
+            left[0] -= len(indices)
+
+    def _save_step(self, client: AgentClient, refs: list[BlockRef], namespace: bytes, deadline: Deadline) -> None:
+        payload_bytes = self._layout.payload_bytes(refs[0].group)
+        reserved = client.reserve(self._keys(refs, namespace), payload_bytes, deadline)
+        digests: list[tuple[int, bytes]] = []
+        try:
+            for index, (ref, grant) in enumerate(zip(refs, reserved.grants, strict=True)):
+                if grant.status == Status.EXISTS.value:
+                    self._stats.add("save_skipped_blocks")
+                elif grant.status != Status.STORED.value:
+                    self._stats.add("save_dropped_blocks", reason=grant.reason or grant.status)
+                else:
+                    payload = client.payload(grant, payload_bytes)
+                    self._copier.to_slot(self._layout.planes[ref.group], ref.block_id, payload)
+                    self._faults.damage(ref.group, payload)
+                    digests.append((index, frame.payload_digest(payload)))
+        except BaseException:
+            client.release(reserved.lease)
+            raise
+        self._commit(client, reserved.lease, digests, payload_bytes, deadline)
+
+    def _commit(
+        self, client: AgentClient, lease: int, digests: list[tuple[int, bytes]], payload_bytes: int, deadline: Deadline
+    ) -> None:
+        if not digests:
+            client.release(lease)
+            return
+        statuses = client.commit(lease, digests, deadline).statuses
+        stored = sum(status == Status.STORED.value for status in statuses)
+        self._stats.add("saved_blocks", stored)
+        self._stats.add("saved_bytes", stored * frame.frame_bytes(payload_bytes))
+        if stored < len(statuses):
+            self._stats.add("save_dropped_blocks", len(statuses) - stored, reason="commit")
+
+    # -- shared ---------------------------------------------------------------------------------
+
+    def _client(self) -> AgentClient:
+        client = self._link.client
+        if client is None:
+            raise AgentError("not attached to an agent")
+        return client
+
+    def _keys(self, refs: Sequence[BlockRef], namespace: bytes) -> list[BlockKey]:
+        return [BlockKey.of(namespace, ref.block_hash, ref.group, self._rank) for ref in refs]
+
+    def _steps(self, blocks: Sequence[BlockRef]) -> Iterator[list[int]]:
+        """Indices of blocks in steps of about ``batch_bytes``, each of one block size, in order."""
+        step: list[int] = []
+        step_bytes = 0
+        for index, ref in enumerate(blocks):
+            size = self._layout.payload_bytes(ref.group)
+            full = step_bytes + size > self._settings.batch_bytes
+            if step and (full or self._layout.payload_bytes(blocks[step[0]].group) != size):
+                yield step
+                step, step_bytes = [], 0
+            step.append(index)
+            step_bytes += size
+        if step:
+            yield step
+
+
+def _await(future: Future[Granted], deadline: Deadline) -> Granted:
+    """The answer, or :class:`AgentTimeoutError` at the deadline."""
+    try:
+        return future.result(timeout=deadline.remaining_s)
+    except FutureTimeoutError:
+        future.cancel()
+        raise AgentTimeoutError("no answer from the agent within the load's deadline") from None
