@@ -1,0 +1,1 @@
+"""One engine seen from outside: its HTTP interface, its metrics, its process group."""

@@ -1,0 +1,202 @@
+"""Start real engines and an agent: what their command lines and environments are, and when they are ready.
+
+The builders are pure; :class:`Engine` and :func:`start_agent` are the thin part around
+:class:`~kveik.engine.process.ServerProcess`.
+"""
+
+import contextlib
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from kveik.engine.client import EngineClient, warm_up
+from kveik.engine.kv_transfer import HASH_SEED, kv_transfer_argument
+from kveik.engine.process import Progress, ServerProcess, silent
+from kveik.errors import ConfigError, EngineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    """One engine to start on this machine.
+
+    ``connector`` holds settings of the ``[connector]`` table, or is None for an engine without
+    Kveik. ``cores`` is vLLM-CPU's core list, for example ``0`` or ``0-3``; empty leaves it alone.
+    """
+
+    name: str
+    python: str
+    model: Path
+    port: int
+    dtype: str = "float32"
+    max_model_tokens: int = 0
+    kv_cache_bytes: int = 0
+    cores: str = ""
+    connector: Mapping[str, Any] | None = None
+    extra_arguments: Sequence[str] = ()
+    extra_environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Where the engine will listen."""
+        return f"http://127.0.0.1:{self.port}"
+
+
+def engine_command(spec: EngineSpec) -> list[str]:
+    """The command line of a vLLM server for tests and proofs: eager, one model, loopback only."""
+    command = [spec.python, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(spec.model), "--served-model-name", spec.model.name]
+    command += ["--host", "127.0.0.1", "--port", str(spec.port), "--dtype", spec.dtype]
+    command += [
+        "--enforce-eager",
+        "--enable-prompt-tokens-details",
+        "--disable-uvicorn-access-log",
+    ]
+    if spec.max_model_tokens:
+        command += ["--max-model-len", str(spec.max_model_tokens)]
+    if spec.kv_cache_bytes:
+        command += ["--kv-cache-memory-bytes", str(spec.kv_cache_bytes)]
+    if spec.connector is not None:
+        command += ["--kv-transfer-config", kv_transfer_argument(spec.connector)]
+    return [*command, *spec.extra_arguments]
+
+
+def engine_environment(
+    spec: EngineSpec, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of that server: offline, comparable hashes, development routes on."""
+    environment = {
+        **inherited,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONHASHSEED": HASH_SEED,
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
+    }
+    # Empty text in it crashes vLLM-CPU, and --kv-cache-memory-bytes says the size.
+    environment.pop("VLLM_CPU_KVCACHE_SPACE", None)
+    if spec.cores:
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = spec.cores
+    return {**environment, **spec.extra_environment}
+
+
+class Engine:
+    """An engine that we started: its process group and a client for it. A context manager."""
+
+    def __init__(
+        self, spec: EngineSpec, inherited: Mapping[str, str], log_folder: Path
+    ) -> None:
+        self.spec = spec
+        self.client = EngineClient(spec.url)
+        self.process = ServerProcess(
+            spec.name,
+            engine_command(spec),
+            engine_environment(spec, inherited),
+            log_folder / f"{spec.name}.log",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.stop()
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        return self.spec.model.name
+
+    def start(self) -> None:
+        """Start the process; :meth:`wait_ready` says when it serves."""
+        self.process.start()
+
+    def wait_ready(
+        self, timeout_s: float = 300.0, progress: Progress = silent
+    ) -> float:
+        """Wait for one real inference; the seconds that took. Raises EngineStartError."""
+        return self.process.wait_ready(self._serves, timeout_s, progress)
+
+    def kill_and_restart(
+        self, timeout_s: float = 300.0, progress: Progress = silent
+    ) -> float:
+        """kill -9 of the whole group, then the same engine again; seconds until it serves."""
+        self.process.kill()
+        self.start()
+        return self.wait_ready(timeout_s, progress)
+
+    def _serves(self) -> bool:
+        if not self.client.health():
+            return False
+        try:
+            warm_up(self.client, self.model_name)
+        except EngineError:
+            return False
+        return True
+
+
+def agent_command(python: str, settings: Mapping[str, Any]) -> list[str]:
+    """The command line of an agent with these settings of the ``[agent]`` table."""
+    command = [python, "-m", "kveik.cli.main", "agent"]
+    for name, value in settings.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    return command
+
+
+def start_agent(
+    python: str,
+    settings: Mapping[str, Any],
+    inherited: Mapping[str, str],
+    log_folder: Path,
+    timeout_s: float = 30.0,
+) -> ServerProcess:
+    """A running agent; ``settings`` must name its ``socket``. Raises EngineStartError."""
+    path = Path(str(settings["socket"]))
+    agent = ServerProcess(
+        "agent", agent_command(python, settings), inherited, log_folder / "agent.log"
+    )
+    agent.start()
+    try:
+        agent.wait_ready(lambda: _listens(path), timeout_s)
+    except BaseException:
+        agent.stop()
+        raise
+    return agent
+
+
+def _listens(path: Path) -> bool:
+    """Whether somebody accepts connections on this Unix socket."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        probe.connect(str(path))
+        return True
+    return False
+
+
+def check_engine_python(python: str) -> None:
+    """Make sure that this interpreter has vLLM and Kveik, before minutes are spent on a start.
+
+    Raises :class:`~kveik.errors.ConfigError` that says what is missing.
+    """
+    question = "import importlib.util as u; print(*(m for m in ('vllm', 'kveik') if u.find_spec(m) is None))"
+    try:
+        answer = subprocess.run(
+            [python, "-c", question],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(
+            f"cannot run the engine's Python {python}: {error}"
+        ) from error
+    if answer.returncode != 0:
+        raise ConfigError(
+            f"the engine's Python {python} fails: {answer.stderr.strip()[-500:]}"
+        )
+    if missing := answer.stdout.split():
+        raise ConfigError(
+            f"{' and '.join(missing)} not installed for the engine's Python {python}"
+        )

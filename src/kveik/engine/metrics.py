@@ -1,0 +1,165 @@
+"""An engine's ``/metrics``: one table of names, snapshots, and the difference of two snapshots.
+
+The difference is evidence: it says where the prompt tokens of a test came from. Counters are
+summed over all label values that are not asked for (data-parallel ranks, tiers, reasons).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kveik.errors import EngineError
+
+
+class Metric(Enum):
+    """Samples that Kveik reads from engines, by their names on the wire."""
+
+    PROMPT_TOKENS = "vllm:prompt_tokens_total"
+    PROMPT_TOKENS_BY_SOURCE = "vllm:prompt_tokens_by_source_total"  # label source
+    LOCAL_QUERIES = "vllm:prefix_cache_queries_total"
+    LOCAL_HITS = "vllm:prefix_cache_hits_total"
+    EXTERNAL_QUERIES = "vllm:external_prefix_cache_queries_total"
+    EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
+    RUNNING = "vllm:num_requests_running"
+    WAITING = "vllm:num_requests_waiting"
+    CACHE_CONFIG = "vllm:cache_config_info"
+    # The connector's own counters; the names are those of kveik.connector.metrics.
+    KVEIK_TOKENS_USED = "kveik:tokens_used_total"
+    KVEIK_LOADED_BLOCKS = "kveik:loaded_blocks_total"  # label tier
+    KVEIK_LOAD_FAILURES = "kveik:load_failures_total"  # label reason
+    KVEIK_CORRUPT_BLOCKS = "kveik:corrupt_blocks_total"
+    KVEIK_SAVED_BLOCKS = "kveik:saved_blocks_total"
+    KVEIK_SAVE_SKIPPED = "kveik:save_skipped_blocks_total"
+    KVEIK_SAVE_DROPPED = "kveik:save_dropped_blocks_total"  # label reason
+    KVEIK_READ_BACK_BLOCKS = "kveik:read_back_blocks_total"
+    KVEIK_READ_BACK_MISMATCHES = "kveik:read_back_mismatches_total"
+    KVEIK_ATTACHED = "kveik:attached"
+    KVEIK_PINNED_BLOCKS = "kveik:pinned_blocks"
+    KVEIK_SERVING = "kveik:serving"
+
+
+#: What can become of a block that the connector wanted to save.
+SETTLED = (
+    Metric.KVEIK_SAVED_BLOCKS,
+    Metric.KVEIK_SAVE_SKIPPED,
+    Metric.KVEIK_SAVE_DROPPED,
+)
+
+_Labels = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class MetricsSnapshot:
+    """All samples of one reading of ``/metrics``."""
+
+    samples: Mapping[str, Mapping[_Labels, float]]
+
+    def has(self, metric: Metric) -> bool:
+        """Whether the engine exports this metric at all."""
+        return metric.value in self.samples
+
+    def total(self, metric: Metric, **labels: str) -> float:
+        """The sum over all series of ``metric`` that carry these label values; 0 for none."""
+        wanted = set(labels.items())
+        return sum(
+            value
+            for series, value in self.samples.get(metric.value, {}).items()
+            if wanted <= series
+        )
+
+    def label(self, metric: Metric, name: str) -> str:
+        """The value of one label of an info metric; empty when it is not there."""
+        for series in self.samples.get(metric.value, {}):
+            for label, value in series:
+                if label == name:
+                    return value
+        return ""
+
+    @property
+    def block_tokens(self) -> int:
+        """The engine block size as vLLM exports it, 0 when it does not."""
+        text = self.label(Metric.CACHE_CONFIG, "block_size")
+        return int(text) if text.isdigit() else 0
+
+    @property
+    def busy(self) -> int:
+        """Requests that run or wait."""
+        return int(self.total(Metric.RUNNING) + self.total(Metric.WAITING))
+
+    @property
+    def has_connector(self) -> bool:
+        """Whether Kveik's connector exports its counters here."""
+        return any(name.startswith("kveik:") for name in self.samples)
+
+
+def parse_metrics(text: str) -> MetricsSnapshot:
+    """The snapshot in Prometheus text. Raises :class:`EngineError` for anything else."""
+    samples: dict[str, dict[_Labels, float]] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                samples.setdefault(sample.name, {})[
+                    frozenset(sample.labels.items())
+                ] = sample.value
+    except (ValueError, KeyError) as error:
+        raise EngineError(f"metrics are not in Prometheus text: {error}") from error
+    return MetricsSnapshot(samples)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvidence:
+    """What happened in an engine between two snapshots. Tokens are prompt tokens.
+
+    ``computed``, ``local`` and ``external`` are vLLM's own counts and add up to ``prompt``;
+    vLLM counts at admission, so tokens of a load that failed later are still in ``external``.
+    The rest are the connector's counts: ``used`` tokens really arrived, ``settled_blocks`` were
+    saved, found to be there already or dropped.
+    """
+
+    prompt: int = 0
+    computed: int = 0
+    local: int = 0
+    external: int = 0
+    used: int = 0
+    loaded_blocks: int = 0
+    failed_blocks: int = 0
+    compared_blocks: int = 0
+    mismatched_blocks: int = 0
+    settled_blocks: int = 0
+    dropped_blocks: int = 0
+
+    def __add__(self, other: "TokenEvidence") -> "TokenEvidence":
+        return TokenEvidence(
+            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
+        )
+
+
+def token_evidence(before: MetricsSnapshot, after: MetricsSnapshot) -> TokenEvidence:
+    """The difference of two snapshots of one engine.
+
+    Raises :class:`EngineError` when a counter ran backwards: the engine was restarted between them.
+    """
+
+    def grown(metric: Metric, **labels: str) -> int:
+        delta = after.total(metric, **labels) - before.total(metric, **labels)
+        if delta < 0:
+            raise EngineError(
+                f"{metric.value} ran backwards by {-delta:g}: the engine was restarted meanwhile"
+            )
+        return round(delta)
+
+    return TokenEvidence(
+        prompt=grown(Metric.PROMPT_TOKENS),
+        computed=grown(Metric.PROMPT_TOKENS_BY_SOURCE, source="local_compute"),
+        local=grown(Metric.PROMPT_TOKENS_BY_SOURCE, source="local_cache_hit"),
+        external=grown(Metric.PROMPT_TOKENS_BY_SOURCE, source="external_kv_transfer"),
+        used=grown(Metric.KVEIK_TOKENS_USED),
+        loaded_blocks=grown(Metric.KVEIK_LOADED_BLOCKS),
+        failed_blocks=grown(Metric.KVEIK_LOAD_FAILURES),
+        compared_blocks=grown(Metric.KVEIK_READ_BACK_BLOCKS),
+        mismatched_blocks=grown(Metric.KVEIK_READ_BACK_MISMATCHES),
+        settled_blocks=sum(grown(metric) for metric in SETTLED),
+        dropped_blocks=grown(Metric.KVEIK_SAVE_DROPPED),
+    )

@@ -1,0 +1,1 @@
+"""The proof that a hit gives what a cold run gives, with evidence of where the tokens came from."""
