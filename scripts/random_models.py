@@ -68,6 +68,18 @@ def _draw_weights(model: PreTrainedModel) -> None:
         else:
             continue
         weight.data = torch.from_numpy(drawn.astype(np.float32).reshape(weight.shape))
+    if model.config.tie_word_embeddings:
+        _stop_echo(model)
+
+
+def _stop_echo(model: PreTrainedModel) -> None:
+    """Keep a model whose output layer is its embedding from repeating the last token for ever.
+
+    Smaller embeddings leave the residual stream to the layers, which read the KV cache; the last
+    norm (Gemma's factor is one plus its weight) makes the logits as wide as before.
+    """
+    model.get_input_embeddings().weight.data /= 4
+    model.model.norm.weight.data.fill_(3.0)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
