@@ -1,0 +1,303 @@
+"""The filesystem tier: one file a block, in a folder that several nodes may share.
+
+Results are decided here; names are in :mod:`kveik.store.filesystem_layout`, system calls in
+:mod:`~kveik.store.filesystem_files`, eviction in :mod:`~kveik.store.filesystem_sweep`.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Sequence
+
+from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
+from kveik.errors import FrameError, FrameForeignError
+from kveik.kv import frame
+from kveik.kv.keys import BlockKey
+from kveik.kv.namespace import Namespace
+from kveik.records import Listener, ignore
+from kveik.store.base import MISS, BlockResult, Capabilities, Status, StoreStats, corrupt, failed, unsealed
+from kveik.store.filesystem_files import FULL, FileIdentity, FileTree, check_root, identify, read_into, touch
+from kveik.store.filesystem_layout import (
+    FORMAT_DIRECTORY,
+    NAMESPACE_NAME,
+    QUARANTINE_DIRECTORY,
+    block_name,
+    leaf_of,
+    quarantine_name,
+)
+from kveik.store.filesystem_options import FilesystemOptions
+from kveik.store.filesystem_space import FreeSpace, Usage, WriteGate
+from kveik.store.filesystem_sweep import HIGH_MARK, SweepReport, trim_quarantine
+from kveik.store.filesystem_sweeper import FolderSweeper
+
+_TRANSIENT = frozenset({errno.ESTALE, errno.EIO, errno.EREMOTEIO})
+_PLANTED = frozenset({errno.ENOTDIR, errno.ELOOP})
+
+
+class FilesystemStore:
+    """Blocks as files below ``options.root``.
+
+    Raises :class:`~kveik.errors.StoreError` when the folder cannot be used at all. A thread
+    sweeps the folder if this process holds its lease; it never holds up :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        options: FilesystemOptions,
+        *,
+        name: str = "filesystem",
+        listener: Listener = ignore,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._options = options
+        self._name = name
+        self._listener = listener
+        self._clock = clock
+        self._tree = FileTree(options.root, fsync=options.fsync, links=check_root(options.root))
+        self._usage = Usage()
+        self._free = FreeSpace(str(options.root), clock)
+        self._gate = WriteGate(f"{name}.writes", options.read_only_pause_s, listener, clock)
+        self._trouble = ""
+        self._closed = False
+        self._sweeper = FolderSweeper(name, self._tree, options, self._usage, self._free, listener, clock)
+        if options.sweep_interval_s > 0:
+            self._sweeper.start()
+
+    def __repr__(self) -> str:
+        return f"FilesystemStore({str(self._options.root)!r}, {self._usage!r}, {self._gate!r}, {self._sweeper!r})"
+
+    @property
+    def name(self) -> str:
+        """Short name used in metrics and messages."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Survives restarts, is seen by every node that mounts the folder, and evicts by itself."""
+        bounded = self._options.limit_bytes > 0 or self._options.reserve_bytes > 0
+        return Capabilities(durable=True, shared=True, bounded=bounded)
+
+    def describe(self, namespace: Namespace) -> None:
+        """Keep the namespace's facts as ``namespace.json`` beside its blocks. Raises ``OSError``."""
+        text = json.dumps(
+            {"digest": namespace.digest.hex(), "label": namespace.label, "facts": dict(namespace.facts)}, indent=1
+        )
+        with self._tree.directory(namespace.digest.hex(), create=True) as directory:
+            if identify(directory, NAMESPACE_NAME) is None:
+                self._tree.publish(directory, "namespace", NAMESPACE_NAME, [text.encode()])
+
+    def lookup(self, keys: Sequence[BlockKey], deadline: Deadline) -> list[bool]:
+        """Whether each file is there and could hold a frame."""
+        return [not deadline.passed and self._present(key) for key in keys]
+
+    def _present(self, key: BlockKey) -> bool:
+        if self._closed:
+            return False
+        try:
+            info = os.lstat("/".join((str(self._options.root), FORMAT_DIRECTORY, *leaf_of(key), block_name(key))))
+        except OSError:
+            return False
+        return info.st_size >= frame.HEADER_BYTES
+
+    def get(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        """Read each file straight into its buffer and verify it there."""
+        return [self._get(key, buffer, deadline) for key, buffer in zip(keys, buffers, strict=True)]
+
+    def _get(self, key: BlockKey, buffer: memoryview, deadline: Deadline) -> BlockResult:
+        if self._closed:
+            return failed("closed")
+        if deadline.passed:
+            return failed("timeout")
+        result, identity = self._read_patiently(key, buffer)
+        if result.status is Status.CORRUPT and identity is not None:
+            # A network mount may show a file of another node half-way: only two equal verdicts count.
+            result, identity = self._read_patiently(key, buffer)
+        if result.status is Status.CORRUPT and identity is not None:
+            return result if self._quarantine(key, identity, result.reason) else MISS
+        return result
+
+    def _read_patiently(self, key: BlockKey, buffer: memoryview) -> tuple[BlockResult, FileIdentity | None]:
+        try:
+            return self._read(key, buffer)
+        except OSError as error:
+            if error.errno not in _TRANSIENT:
+                return _read_failure(error), None
+        try:
+            return self._read(key, buffer)
+        except OSError as error:
+            return _read_failure(error), None
+
+    def _read(self, key: BlockKey, buffer: memoryview) -> tuple[BlockResult, FileIdentity | None]:
+        name = block_name(key)
+        with self._tree.directory(*leaf_of(key)) as directory:
+            try:
+                identity, count = read_into(directory, name, buffer)
+            except OSError as error:
+                planted = identify(directory, name) if error.errno == errno.ELOOP else None
+                if planted is None:
+                    raise
+                return corrupt(FrameForeignError("a symbolic link stands in the file's place")), planted
+            result = judge(key, buffer[:count], identity)
+            if result.status is Status.HIT:
+                self._touch(directory, name, identity)
+            return result, identity
+
+    def _touch(self, directory: int, name: str, identity: FileIdentity) -> None:
+        if self._clock.wall() - identity.mtime_s > self._options.touch_after_s:
+            touch(directory, name)
+
+    def _quarantine(self, key: BlockKey, identity: FileIdentity, reason: str) -> bool:
+        """Move the wrong file out of the way; false when it is no longer the one that was judged."""
+        name = block_name(key)
+        try:
+            with (
+                self._tree.directory(*leaf_of(key)) as leaf,
+                self._tree.directory(QUARANTINE_DIRECTORY, create=True) as quarantine,
+            ):
+                found = identify(leaf, name)
+                if found is None or not found.same_file(identity):
+                    return False
+                number = self._tree.next_number()
+                aside = quarantine_name(key, reason, self._clock.wall(), self._tree.writer, number)
+                os.rename(name, aside, src_dir_fd=leaf, dst_dir_fd=quarantine)
+            self._usage.change(-1, -identity.size)
+            trim_quarantine(self._tree, self._options.quarantine_blocks, self._options.quarantine_bytes)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._trouble = f"cannot quarantine {name}: {error.strerror}"
+        return True
+
+    def put(self, keys: Sequence[BlockKey], frames: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        """Write each frame to a temporary file and give it its name."""
+        return [self._put(key, sealed, deadline) for key, sealed in zip(keys, frames, strict=True)]
+
+    def _put(self, key: BlockKey, sealed: memoryview, deadline: Deadline) -> BlockResult:
+        if self._closed:
+            return failed("closed")
+        if deadline.passed:
+            return failed("timeout")
+        try:
+            size = frame.verify_header(sealed, key).frame_bytes
+        except FrameError as error:
+            return unsealed(error)
+        if self._options.limit_bytes and size > self._options.limit_bytes:
+            return failed("too_large", f"frame of {size} bytes, limit {self._options.limit_bytes}")
+        try:
+            return self._write(key, sealed[:size])
+        except OSError as error:
+            if error.errno in FULL:
+                self._gate.refused(error)
+                self._sweeper.press(disk_full=error.errno != errno.EROFS)
+                return failed("read_only", str(error))
+            return failed("foreign" if error.errno in _PLANTED else "io_error", str(error))
+
+    def _write(self, key: BlockKey, sealed: memoryview) -> BlockResult:
+        if self._is_there(key, len(sealed)):
+            return BlockResult(Status.EXISTS)
+        if not self._has_room(len(sealed)):
+            self._sweeper.press()
+            return failed("no_room", "until the next round of eviction")
+        if not self._gate.permit():
+            return failed("read_only")
+        with self._tree.directory(*leaf_of(key), create=True) as directory:
+            stored = self._tree.publish(directory, key.text, block_name(key), [sealed])
+        self._gate.worked()
+        if not stored:
+            return BlockResult(Status.EXISTS)
+        self._usage.change(1, len(sealed))
+        self._free.spent(len(sealed))
+        if self._options.limit_bytes and self._usage.read()[1] >= self._options.limit_bytes * HIGH_MARK:
+            self._sweeper.press()
+        return BlockResult(Status.STORED, len(sealed))
+
+    def _is_there(self, key: BlockKey, size: int) -> bool:
+        """Whether a file of the right size has the name; a wrong one is quarantined."""
+        name = block_name(key)
+        try:
+            with self._tree.directory(*leaf_of(key)) as directory:
+                found = identify(directory, name)
+                if found is None:
+                    return False
+                if found.regular and found.size == size:
+                    self._touch(directory, name, found)
+                    return True
+        except FileNotFoundError:
+            return False
+        self._quarantine(key, found, "truncated" if found.regular else "foreign")
+        return False
+
+    def _has_room(self, size: int) -> bool:
+        options = self._options
+        if options.limit_bytes and self._usage.read()[1] + size > options.limit_bytes:
+            return False
+        return not options.reserve_bytes or self._free.read() - size >= options.reserve_bytes
+
+    def delete(self, keys: Sequence[BlockKey]) -> list[BlockResult]:
+        """Remove each file."""
+        return [self._delete(key) for key in keys]
+
+    def _delete(self, key: BlockKey) -> BlockResult:
+        if self._closed:
+            return failed("closed")
+        name = block_name(key)
+        try:
+            with self._tree.directory(*leaf_of(key)) as directory:
+                found = identify(directory, name)
+                os.unlink(name, dir_fd=directory)
+        except FileNotFoundError:
+            return MISS
+        except OSError as error:
+            return failed("io_error", str(error))
+        size = found.size if found is not None else 0
+        self._usage.change(-1, -size)
+        return BlockResult(Status.DELETED, size)
+
+    def stats(self) -> StoreStats:
+        """Sizes as last counted, and changed by this process since."""
+        blocks, size = self._usage.read()
+        notes = (str(self._options.root), *filter(None, [self._sweeper.state, self._trouble]))
+        return StoreStats(blocks, size, self._options.limit_bytes, self._gate.read_only, notes)
+
+    def sweep(self) -> SweepReport | None:
+        """One round of sweeping now; None when another process holds the lease. Raises ``OSError``."""
+        return self._sweeper.round()
+
+    def close(self) -> None:
+        """Stop sweeping and give up the lease, without waiting for a round that is under way."""
+        self._closed = True
+        self._sweeper.close()
+
+
+def judge(key: BlockKey, present: memoryview, identity: FileIdentity) -> BlockResult:
+    """What the bytes at the beginning of a file, as many as the buffer could take, are worth."""
+    if not identity.regular:
+        return corrupt(FrameForeignError("no regular file"))
+    if identity.size < frame.HEADER_BYTES:
+        return _truncated(f"a file of {identity.size} bytes holds no frame")
+    if len(present) < frame.HEADER_BYTES:
+        return failed("too_large", "the buffer does not even hold a header page")
+    if bytes(present[: len(frame.MAGIC)]) != frame.MAGIC:
+        return corrupt(FrameForeignError("no frame of Kveik's"))
+    try:
+        header = frame.read_header(present)
+        if header.key != key:
+            return corrupt(FrameForeignError(f"frame of {header.key}"))
+        if header.frame_bytes != identity.size:
+            return _truncated(f"a file of {identity.size} bytes, the header says {header.frame_bytes}")
+        if len(present) < header.frame_bytes:
+            return failed("too_large", f"frame of {header.frame_bytes} bytes, buffer of {len(present)}")
+        frame.verify(present, key)
+    except FrameError as error:
+        return corrupt(error)
+    return BlockResult(Status.HIT, header.frame_bytes)
+
+
+def _truncated(detail: str) -> BlockResult:
+    return BlockResult(Status.CORRUPT, reason="truncated", detail=detail)
+
+
+def _read_failure(error: OSError) -> BlockResult:
+    if isinstance(error, FileNotFoundError):
+        return MISS
+    return failed("foreign" if error.errno in _PLANTED else "io_error", str(error))
