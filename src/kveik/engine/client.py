@@ -105,9 +105,7 @@ class EngineClient:
     ) -> None:
         parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise EngineError(
-                f"{url!r} is no address of an engine, expected http://HOST:PORT"
-            )
+            raise EngineError(f"{url!r} is no address of an engine, expected http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
         self._parts = urllib.parse.urlsplit(self.url)
         self._read_timeout_s = read_timeout_s
@@ -148,16 +146,9 @@ class EngineClient:
         (:class:`EngineStatusError`) without it.
         """
         until_s = time.monotonic() + patience_s
-        while (
-            self._json("POST", "/reset_prefix_cache?reset_external=false").get(
-                "success"
-            )
-            is not True
-        ):
+        while self._json("POST", "/reset_prefix_cache?reset_external=false").get("success") is not True:
             if time.monotonic() > until_s:
-                raise EngineError(
-                    f"{self.url} did not empty its prefix cache within {patience_s:g} s: blocks are held"
-                )
+                raise EngineError(f"{self.url} did not empty its prefix cache within {patience_s:g} s: blocks are held")
             time.sleep(0.05)
 
     def server_config(self) -> Mapping[str, Any]:
@@ -178,25 +169,17 @@ class EngineClient:
                 answer.add(event, time.perf_counter() - started_s, self.url)
         return answer.completion(time.perf_counter() - started_s, self.url)
 
-    def _json(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         raw = self._call(method, path, body)
         try:
             answer = json.loads(raw)
         except ValueError as error:
-            raise EngineError(
-                f"{self.url}{path} answered no JSON: {raw[:200]!r}"
-            ) from error
+            raise EngineError(f"{self.url}{path} answered no JSON: {raw[:200]!r}") from error
         if not isinstance(answer, dict):
-            raise EngineError(
-                f"{self.url}{path} answered no JSON object: {raw[:200]!r}"
-            )
+            raise EngineError(f"{self.url}{path} answered no JSON object: {raw[:200]!r}")
         return answer
 
-    def _call(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> bytes:
+    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         with self._response(method, path, body) as response:
             return response.read()
 
@@ -218,25 +201,17 @@ class EngineClient:
             connection.request(method, self._parts.path + path, payload, headers)
             response = connection.getresponse()
             if response.status != 200:
-                raise EngineStatusError(
-                    what, response.status, response.read(4096).decode("utf8", "replace")
-                )
+                raise EngineStatusError(what, response.status, response.read(4096).decode("utf8", "replace"))
             yield response
         except TimeoutError as error:
-            raise EngineError(
-                f"{what}: no answer within {self._read_timeout_s:g} s"
-            ) from error
+            raise EngineError(f"{what}: no answer within {self._read_timeout_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             raise EngineError(f"{what}: {error or type(error).__name__}") from error
         finally:
             connection.close()
 
     def _connection(self) -> http.client.HTTPConnection:
-        kind = (
-            http.client.HTTPSConnection
-            if self._parts.scheme == "https"
-            else http.client.HTTPConnection
-        )
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         return kind(self._parts.netloc, timeout=self._connect_timeout_s)
 
 
@@ -254,13 +229,9 @@ def _events(response: http.client.HTTPResponse, url: str) -> Iterator[dict[str, 
         try:
             event = json.loads(data)
         except ValueError as error:
-            raise EngineError(
-                f"{url}: the stream holds no JSON: {data[:200]!r}"
-            ) from error
+            raise EngineError(f"{url}: the stream holds no JSON: {data[:200]!r}") from error
         if not isinstance(event, dict) or "error" in event:
-            raise EngineError(
-                f"{url}: error in the stream: {data[:500].decode('utf8', 'replace')}"
-            )
+            raise EngineError(f"{url}: error in the stream: {data[:500].decode('utf8', 'replace')}")
         yield event
     raise EngineError(f"{url}: the stream ended before [DONE]")
 
@@ -294,23 +265,16 @@ class _Answer:
         try:
             self._logprobs.extend(float(value) for value in logprobs["token_logprobs"])
             self._top.extend(
-                {
-                    int(token.removeprefix("token_id:")): float(value)
-                    for token, value in position.items()
-                }
+                {int(token.removeprefix("token_id:")): float(value) for token, value in position.items()}
                 for position in logprobs["top_logprobs"]
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise EngineError(
-                f"{url}: log probabilities in an unknown form: {str(logprobs)[:200]}"
-            ) from error
+            raise EngineError(f"{url}: log probabilities in an unknown form: {str(logprobs)[:200]}") from error
 
     def completion(self, total_s: float, url: str) -> Completion:
         """The finished answer."""
         if not self._ids:
-            raise EngineError(
-                f"{url}: the answer holds no token ids (vLLM before return_token_ids?)"
-            )
+            raise EngineError(f"{url}: the answer holds no token ids (vLLM before return_token_ids?)")
         details: Mapping[str, Any] = self._usage.get("prompt_tokens_details") or {}
         cached = details.get("cached_tokens")
         return Completion(
@@ -326,8 +290,6 @@ class _Answer:
         )
 
 
-def warm_up(
-    client: EngineClient, model: str, prompt: Sequence[int] = (1, 2, 3)
-) -> float:
+def warm_up(client: EngineClient, model: str, prompt: Sequence[int] = (1, 2, 3)) -> float:
     """One tiny real inference, the only honest sign of readiness; seconds to its first token."""
     return client.complete(CompletionRequest(tuple(prompt), max_tokens=1), model).ttft_s

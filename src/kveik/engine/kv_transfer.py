@@ -43,13 +43,9 @@ def required_environment(platform: str) -> dict[str, str]:
     Raises :class:`~kveik.errors.ConfigError` for an unknown platform.
     """
     if platform not in PLATFORMS:
-        raise ConfigError(
-            f"platform is {platform!r}, expected one of {', '.join(PLATFORMS)}"
-        )
+        raise ConfigError(f"platform is {platform!r}, expected one of {', '.join(PLATFORMS)}")
     environment = {"PYTHONHASHSEED": HASH_SEED}
     if platform == "cpu":
         # With a connector vLLM reserves one core more, and the thread count changes rounding.
-        environment["VLLM_CPU_OMP_THREADS_BIND"] = (
-            "FIRST-LAST (the cores of this engine, for example 0-7)"
-        )
+        environment["VLLM_CPU_OMP_THREADS_BIND"] = "FIRST-LAST (the cores of this engine, for example 0-7)"
     return environment

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from kveik.config import AgentSettings, load, rows
 from kveik.engine.client import EngineClient, warm_up
 from kveik.engine.kv_transfer import HASH_SEED, kv_transfer_argument
 from kveik.engine.process import Progress, ServerProcess, silent
@@ -63,9 +64,7 @@ def engine_command(spec: EngineSpec) -> list[str]:
     return [*command, *spec.extra_arguments]
 
 
-def engine_environment(
-    spec: EngineSpec, inherited: Mapping[str, str]
-) -> dict[str, str]:
+def engine_environment(spec: EngineSpec, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of that server: offline, comparable hashes, development routes on."""
     environment = {
         **inherited,
@@ -85,9 +84,7 @@ def engine_environment(
 class Engine:
     """An engine that we started: its process group and a client for it. A context manager."""
 
-    def __init__(
-        self, spec: EngineSpec, inherited: Mapping[str, str], log_folder: Path
-    ) -> None:
+    def __init__(self, spec: EngineSpec, inherited: Mapping[str, str], log_folder: Path) -> None:
         self.spec = spec
         self.client = EngineClient(spec.url)
         self.process = ServerProcess(
@@ -112,15 +109,11 @@ class Engine:
         """Start the process; :meth:`wait_ready` says when it serves."""
         self.process.start()
 
-    def wait_ready(
-        self, timeout_s: float = 300.0, progress: Progress = silent
-    ) -> float:
+    def wait_ready(self, timeout_s: float = 300.0, progress: Progress = silent) -> float:
         """Wait for one real inference; the seconds that took. Raises EngineStartError."""
         return self.process.wait_ready(self._serves, timeout_s, progress)
 
-    def kill_and_restart(
-        self, timeout_s: float = 300.0, progress: Progress = silent
-    ) -> float:
+    def kill_and_restart(self, timeout_s: float = 300.0, progress: Progress = silent) -> float:
         """kill -9 of the whole group, then the same engine again; seconds until it serves."""
         self.process.kill()
         self.start()
@@ -136,26 +129,23 @@ class Engine:
         return True
 
 
-def agent_command(python: str, settings: Mapping[str, Any]) -> list[str]:
-    """The command line of an agent with these settings of the ``[agent]`` table."""
-    command = [python, "-m", "kveik.cli.main", "agent"]
-    for name, value in settings.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
-    return command
+def agent_environment(settings: Mapping[str, Any], inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an agent with these settings of the ``[agent]`` table.
+
+    Raises :class:`~kveik.errors.ConfigError` for an unknown setting or a bad value.
+    """
+    load(AgentSettings, given=settings)
+    names = {row.name: row.env for row in rows("agent")}
+    return {**inherited, "PYTHONUNBUFFERED": "1", **{names[name]: str(value) for name, value in settings.items()}}
 
 
 def start_agent(
-    python: str,
-    settings: Mapping[str, Any],
-    inherited: Mapping[str, str],
-    log_folder: Path,
-    timeout_s: float = 30.0,
+    python: str, settings: Mapping[str, Any], inherited: Mapping[str, str], log_folder: Path, timeout_s: float = 30.0
 ) -> ServerProcess:
     """A running agent; ``settings`` must name its ``socket``. Raises EngineStartError."""
-    path = Path(str(settings["socket"]))
-    agent = ServerProcess(
-        "agent", agent_command(python, settings), inherited, log_folder / "agent.log"
-    )
+    path = Path(settings["socket"])
+    environment = agent_environment(settings, inherited)
+    agent = ServerProcess("agent", [python, "-m", "kveik.cli.main", "agent"], environment, log_folder / "agent.log")
     agent.start()
     try:
         agent.wait_ready(lambda: _listens(path), timeout_s)
@@ -189,14 +179,8 @@ def check_engine_python(python: str) -> None:
             timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ConfigError(
-            f"cannot run the engine's Python {python}: {error}"
-        ) from error
+        raise ConfigError(f"cannot run the engine's Python {python}: {error}") from error
     if answer.returncode != 0:
-        raise ConfigError(
-            f"the engine's Python {python} fails: {answer.stderr.strip()[-500:]}"
-        )
+        raise ConfigError(f"the engine's Python {python} fails: {answer.stderr.strip()[-500:]}")
     if missing := answer.stdout.split():
-        raise ConfigError(
-            f"{' and '.join(missing)} not installed for the engine's Python {python}"
-        )
+        raise ConfigError(f"{' and '.join(missing)} not installed for the engine's Python {python}")

@@ -63,11 +63,7 @@ class MetricsSnapshot:
     def total(self, metric: Metric, **labels: str) -> float:
         """The sum over all series of ``metric`` that carry these label values; 0 for none."""
         wanted = set(labels.items())
-        return sum(
-            value
-            for series, value in self.samples.get(metric.value, {}).items()
-            if wanted <= series
-        )
+        return sum(value for series, value in self.samples.get(metric.value, {}).items() if wanted <= series)
 
     def label(self, metric: Metric, name: str) -> str:
         """The value of one label of an info metric; empty when it is not there."""
@@ -100,9 +96,7 @@ def parse_metrics(text: str) -> MetricsSnapshot:
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                samples.setdefault(sample.name, {})[
-                    frozenset(sample.labels.items())
-                ] = sample.value
+                samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
     except (ValueError, KeyError) as error:
         raise EngineError(f"metrics are not in Prometheus text: {error}") from error
     return MetricsSnapshot(samples)
@@ -131,9 +125,7 @@ class TokenEvidence:
     dropped_blocks: int = 0
 
     def __add__(self, other: "TokenEvidence") -> "TokenEvidence":
-        return TokenEvidence(
-            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
-        )
+        return TokenEvidence(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 def token_evidence(before: MetricsSnapshot, after: MetricsSnapshot) -> TokenEvidence:
@@ -145,9 +137,7 @@ def token_evidence(before: MetricsSnapshot, after: MetricsSnapshot) -> TokenEvid
     def grown(metric: Metric, **labels: str) -> int:
         delta = after.total(metric, **labels) - before.total(metric, **labels)
         if delta < 0:
-            raise EngineError(
-                f"{metric.value} ran backwards by {-delta:g}: the engine was restarted meanwhile"
-            )
+            raise EngineError(f"{metric.value} ran backwards by {-delta:g}: the engine was restarted meanwhile")
         return round(delta)
 
     return TokenEvidence(

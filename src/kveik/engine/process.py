@@ -103,9 +103,7 @@ class ServerProcess:
         finally:
             os.close(reading_end)
 
-    def wait_ready(
-        self, probe: Callable[[], bool], timeout_s: float, progress: Progress = silent
-    ) -> float:
+    def wait_ready(self, probe: Callable[[], bool], timeout_s: float, progress: Progress = silent) -> float:
         """Call ``probe`` until it is true; the seconds that took.
 
         Raises :class:`EngineStartError`, with the last lines of the log, as soon as the process
@@ -114,9 +112,7 @@ class ServerProcess:
         started_s = time.monotonic()
         while True:
             if not self.running:
-                raise EngineStartError(
-                    f"{self.name} ended while starting; its log ends with\n{self.log_tail()}"
-                )
+                raise EngineStartError(f"{self.name} ended while starting; its log ends with\n{self.log_tail()}")
             if probe():
                 return time.monotonic() - started_s
             waited_s = time.monotonic() - started_s
@@ -182,9 +178,6 @@ def _living_members(group: int) -> list[int]:
     members = []
     for process in psutil.process_iter(["status"]):
         with contextlib.suppress(ProcessLookupError):
-            if (
-                os.getpgid(process.pid) == group
-                and process.info["status"] != psutil.STATUS_ZOMBIE
-            ):
+            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
                 members.append(process.pid)
     return members

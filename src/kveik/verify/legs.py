@@ -81,21 +81,15 @@ def most_hit_tokens(prompt_tokens: int, unit_tokens: int) -> int:
     return (prompt_tokens - 1) // unit_tokens * unit_tokens
 
 
-def evidence_complaints(
-    run: LegRun, batch: Batch, expected_hits: Sequence[int], read_back: bool
-) -> list[str]:
+def evidence_complaints(leg: Leg, batch: Batch, expected_hits: Sequence[int]) -> list[str]:
     """Where the tokens of one batch did not come from where the leg claims, in words.
 
-    ``expected_hits`` are the hit tokens that each prompt should have: of the local leg, and what
-    that leg had for the external ones. With ``read_back`` the connector's comparison of loaded
-    blocks with their digests must have happened, without a difference.
+    ``expected_hits`` are the hit tokens that each prompt should have in this leg.
     """
     found = batch.evidence
     expected = sum(expected_hits)
-    local, external = {
-        Leg.COLD: (0, 0),
-        Leg.LOCAL: (expected, 0),
-    }.get(run.leg, (0, expected))
+    local = expected if leg is Leg.LOCAL else 0
+    external = expected if leg.external else 0
     complaints = [
         f"{got} tokens {source}, expected {wanted}"
         for source, got, wanted in (
@@ -105,22 +99,11 @@ def evidence_complaints(
         )
         if got != wanted
     ]
-    complaints += _reported_hits(
-        batch, [0] * len(expected_hits) if run.leg is Leg.COLD else expected_hits
-    )
+    complaints += _reported_hits(batch, expected_hits)
     if found.failed_blocks:
-        complaints.append(
-            f"{found.failed_blocks} blocks failed to load and were computed again"
-        )
-    if read_back and external:
-        if found.mismatched_blocks:
-            complaints.append(
-                f"{found.mismatched_blocks} loaded blocks differ from their digest in the engine's memory"
-            )
-        if not found.compared_blocks:
-            complaints.append(
-                "no loaded block was read back and compared with its digest"
-            )
+        complaints.append(f"{found.failed_blocks} blocks failed to load and were computed again")
+    if found.mismatched_blocks:
+        complaints.append(f"{found.mismatched_blocks} loaded blocks differ in the engine's memory from their digest")
     return complaints
 
 
@@ -128,9 +111,7 @@ def _reported_hits(batch: Batch, expected_hits: Sequence[int]) -> list[str]:
     """Answers whose own ``cached_tokens`` (where reported) are not the expected hits."""
     return [
         f"{prompt.name}: the answer reports {completion.cached_tokens} cached tokens, expected {expected}"
-        for prompt, completion, expected in zip(
-            batch.prompts, batch.completions, expected_hits, strict=True
-        )
+        for prompt, completion, expected in zip(batch.prompts, batch.completions, expected_hits, strict=True)
         if completion.cached_tokens not in (-1, expected)
     ]
 

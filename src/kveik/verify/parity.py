@@ -54,23 +54,11 @@ def distance(reference: Completion, answer: Completion) -> Distance:
     Raises :class:`~kveik.errors.VerifyError` when either has no log probabilities.
     """
     for completion in (reference, answer):
-        if (
-            not len(completion.token_ids)
-            == len(completion.logprobs)
-            == len(completion.top_logprobs)
-        ):
-            raise VerifyError(
-                "an answer without a log probability for each of its tokens"
-            )
+        if not len(completion.token_ids) == len(completion.logprobs) == len(completion.top_logprobs):
+            raise VerifyError("an answer without a log probability for each of its tokens")
     largest = 0.0
-    for position, (wanted, got) in enumerate(
-        zip(reference.token_ids, answer.token_ids, strict=False)
-    ):
-        theirs = (
-            answer.logprobs[position]
-            if wanted == got
-            else answer.top_logprobs[position].get(wanted, -math.inf)
-        )
+    for position, (wanted, got) in enumerate(zip(reference.token_ids, answer.token_ids, strict=False)):
+        theirs = answer.logprobs[position] if wanted == got else answer.top_logprobs[position].get(wanted, -math.inf)
         difference = abs(theirs - reference.logprobs[position])
         # NaN compares false with everything, and must not pass for "no difference".
         largest = math.inf if math.isnan(difference) else max(largest, difference)

@@ -54,9 +54,7 @@ def text_of(language: str, sentences: int, seed: int) -> str:
     parts, glue = _PARTS[language]
     chooser = random.Random(f"{language}-{seed}")
     space = " " if glue else ""
-    return space.join(
-        glue.join(chooser.choice(part) for part in parts) for _ in range(sentences)
-    )
+    return space.join(glue.join(chooser.choice(part) for part in parts) for _ in range(sentences))
 
 
 def build_prompt(tokenize: Tokenize, language: str, tokens: int, seed: int) -> Prompt:
@@ -67,14 +65,10 @@ def build_prompt(tokenize: Tokenize, language: str, tokens: int, seed: int) -> P
         if len(ids) >= tokens:
             return Prompt(f"{language}-{tokens}", language, ids[:tokens])
         sentences *= 2
-    raise VerifyError(
-        f"{sentences // 2} {language} sentences gave only {len(ids)} tokens, expected {tokens}"
-    )
+    raise VerifyError(f"{sentences // 2} {language} sentences gave only {len(ids)} tokens, expected {tokens}")
 
 
-def boundary_lengths(
-    block_tokens: int, window_tokens: int, limit_tokens: int
-) -> list[int]:
+def boundary_lengths(block_tokens: int, window_tokens: int, limit_tokens: int) -> list[int]:
     """Prompt lengths around the places where caches go wrong, in order, none over ``limit_tokens``.
 
     Around one and two blocks; a partly filled block after several full ones; the same around the
@@ -103,9 +97,7 @@ def boundary_lengths(
     return sorted(length for length in lengths if 2 <= length <= limit_tokens)
 
 
-def build_prompts(
-    tokenize: Tokenize, languages: Sequence[str], lengths: Sequence[int], seed: int
-) -> list[Prompt]:
+def build_prompts(tokenize: Tokenize, languages: Sequence[str], lengths: Sequence[int], seed: int) -> list[Prompt]:
     """One prompt for each language and length; no two share their first sentences."""
     return [
         build_prompt(tokenize, language, tokens, seed + 1000 * index)

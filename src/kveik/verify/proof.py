@@ -1,7 +1,6 @@
 """Carry out the legs on real engines and collect what was observed. Nothing is judged here."""
 
 import secrets
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,10 +12,11 @@ from kveik.engine.client import (
     EngineClient,
     EngineStatusError,
 )
-from kveik.engine.metrics import Metric, MetricsSnapshot, token_evidence
+from kveik.engine.metrics import MetricsSnapshot
 from kveik.errors import EngineError, VerifyError
 from kveik.verify.legs import Batch, Leg, LegRun, Mode, foreign_tokens
 from kveik.verify.prompts import Prompt
+from kveik.verify.settle import wait_counted, wait_saved
 
 #: Tells a person what happens now.
 Say = Callable[[str], None]
@@ -51,9 +51,7 @@ class Proof:
     caches hold, and nothing of it is ever a hit for anybody else.
     """
 
-    def __init__(
-        self, plan: ProofPlan, first: Subject, second: Subject | None, say: Say
-    ) -> None:
+    def __init__(self, plan: ProofPlan, first: Subject, second: Subject | None, say: Say) -> None:
         self._plan = plan
         self._first = first
         self._second = second
@@ -69,19 +67,13 @@ class Proof:
         if Leg.OTHER in legs and self._second is None:
             raise VerifyError("leg other needs a second engine (or --skip other)")
         if Leg.RESTART in legs and self._first.restart is None:
-            raise VerifyError(
-                "leg restart needs a way to kill and restart the engine (or --skip restart)"
-            )
+            raise VerifyError("leg restart needs a way to kill and restart the engine (or --skip restart)")
         for subject in self._subjects():
             snapshot = subject.client.metrics()
             if any(leg.external for leg in legs) and not snapshot.has_connector:
-                raise VerifyError(
-                    f"{subject.name} exports no kveik metrics: Kveik's connector is not loaded there"
-                )
+                raise VerifyError(f"{subject.name} exports no kveik metrics: Kveik's connector is not loaded there")
             if snapshot.busy:
-                raise VerifyError(
-                    f"{subject.name} serves {snapshot.busy} requests now; the proof needs an idle engine"
-                )
+                raise VerifyError(f"{subject.name} serves {snapshot.busy} requests now; the proof needs an idle engine")
         if Leg.RESET in legs:
             self._reset(self._first)
 
@@ -97,9 +89,7 @@ class Proof:
         if Leg.RESTART in self._plan.legs and self._first.restart is not None:
             self._say(f"{self._first.name}: kill -9 and restart")
             self._first.restart()
-            runs += [
-                self._leg(Leg.RESTART, mode, self._first) for mode in self._plan.modes
-            ]
+            runs += [self._leg(Leg.RESTART, mode, self._first) for mode in self._plan.modes]
         return runs
 
     def _subjects(self) -> Iterable[Subject]:
@@ -108,32 +98,23 @@ class Proof:
     def _leg(self, leg: Leg, mode: Mode, subject: Subject) -> LegRun:
         if leg is Leg.RESET:
             self._reset(subject)
-        self._say(
-            f"{subject.name}: {leg.value}, {mode.value}, {len(self._plan.prompts)} prompts"
-        )
+        self._say(f"{subject.name}: {leg.value}, {mode.value}, {len(self._plan.prompts)} prompts")
         prompts = tuple(self._plan.prompts)
         groups = [(prompt,) for prompt in prompts] if mode is Mode.SINGLE else [prompts]
         before_leg = subject.client.metrics()
-        run = LegRun(
-            leg, mode, tuple(self._batch(group, mode, subject) for group in groups)
-        )
+        run = LegRun(leg, mode, tuple(self._batch(group, mode, subject) for group in groups))
         if leg is Leg.COLD:
-            self._settle_saves(subject, before_leg)
+            self._wait_saved(subject, before_leg)
         return run
 
-    def _batch(
-        self, prompts: tuple[Prompt, ...], mode: Mode, subject: Subject
-    ) -> Batch:
+    def _batch(self, prompts: tuple[Prompt, ...], mode: Mode, subject: Subject) -> Batch:
         """Run these prompts at the same time between two readings of the counters."""
         before = subject.client.metrics()
         with ThreadPoolExecutor(len(prompts)) as pool:
-            completions = tuple(
-                pool.map(lambda prompt: self._ask(prompt, mode, subject), prompts)
-            )
-        after = self._settled_counters(
-            subject, before, sum(prompt.tokens for prompt in prompts)
-        )
-        batch = Batch(prompts, completions, token_evidence(before, after))
+            completions = tuple(pool.map(lambda prompt: self._ask(prompt, mode, subject), prompts))
+        tokens = sum(prompt.tokens for prompt in prompts)
+        settled = wait_counted(subject.client, before, tokens, self._plan.settle_s)
+        batch = Batch(prompts, completions, settled.evidence)
         if foreign := foreign_tokens(batch):
             raise VerifyError(
                 f"{subject.name} counted {foreign:+d} prompt tokens that are not ours: "
@@ -143,58 +124,13 @@ class Proof:
 
     def _ask(self, prompt: Prompt, mode: Mode, subject: Subject) -> Completion:
         salt = f"{self._salt}-{mode.value}-{prompt.name}"
-        request = CompletionRequest(
-            prompt.token_ids, self._plan.answer_tokens, MAX_TOP_LOGPROBS, salt
-        )
+        request = CompletionRequest(prompt.token_ids, self._plan.answer_tokens, MAX_TOP_LOGPROBS, salt)
         return subject.client.complete(request, subject.model)
 
-    def _settled_counters(
-        self, subject: Subject, before: MetricsSnapshot, prompt_tokens: int
-    ) -> MetricsSnapshot:
-        """The counters once they hold our requests: vLLM counts a moment after it answers."""
-        until_s = time.monotonic() + self._plan.settle_s
-        while True:
-            after = subject.client.metrics()
-            grown = token_evidence(before, after)
-            if (
-                grown.prompt >= prompt_tokens
-                and grown.used >= grown.external
-                and not after.busy
-            ):
-                return after
-            if time.monotonic() > until_s:
-                return after
-            time.sleep(0.05)
-
-    def _settle_saves(self, subject: Subject, before: MetricsSnapshot) -> None:
-        """Wait until all blocks of a cold leg are saved: saving goes on after the answers.
-
-        Raises :class:`~kveik.errors.VerifyError` when blocks were dropped instead, since no later
-        leg could prove anything about them.
-        """
-        wanted = sum(
-            prompt.tokens // self._plan.unit_tokens for prompt in self._plan.prompts
-        )
-        until_s = time.monotonic() + self._plan.settle_s
-        quiet_since_s, last = time.monotonic(), -1
-        while True:
-            snapshot = subject.client.metrics()
-            grown = token_evidence(before, snapshot)
-            now_s = time.monotonic()
-            if grown.settled_blocks != last or snapshot.total(
-                Metric.KVEIK_PINNED_BLOCKS
-            ):
-                quiet_since_s, last = now_s, grown.settled_blocks
-            # The engine reports a whole step at once, so half a second without news is the end.
-            if grown.settled_blocks >= wanted and now_s - quiet_since_s > 0.5:
-                break
-            if not snapshot.has_connector or now_s > until_s:
-                break
-            time.sleep(0.05)
-        if grown.dropped_blocks:
-            raise VerifyError(
-                f"{subject.name} dropped {grown.dropped_blocks} blocks instead of saving them"
-            )
+    def _wait_saved(self, subject: Subject, before: MetricsSnapshot) -> None:
+        if before.has_connector:
+            blocks = sum(prompt.tokens // self._plan.unit_tokens for prompt in self._plan.prompts)
+            wait_saved(subject.client, before, blocks, self._plan.settle_s)
 
     def _reset(self, subject: Subject) -> None:
         try:
@@ -204,6 +140,4 @@ class Proof:
                 f"leg reset needs {subject.name} started with VLLM_SERVER_DEV_MODE=1 (or --skip reset): {error}"
             ) from error
         except EngineError as error:
-            raise VerifyError(
-                f"leg reset cannot be carried out (or --skip reset): {error}"
-            ) from error
+            raise VerifyError(f"leg reset cannot be carried out (or --skip reset): {error}") from error

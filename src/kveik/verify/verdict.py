@@ -49,21 +49,13 @@ class LegVerdict:
     @property
     def largest_distance(self) -> float | None:
         """The largest distance of log probabilities over all answers, None for references."""
-        found = [
-            answer.distance.logprob
-            for answer in self.answers
-            if answer.distance is not None
-        ]
+        found = [answer.distance.logprob for answer in self.answers if answer.distance is not None]
         return max(found, default=None)
 
     @property
     def same_ids(self) -> int:
         """How many answers have the reference's token ids."""
-        return sum(
-            1
-            for answer in self.answers
-            if answer.distance is None or answer.distance.same_ids
-        )
+        return sum(1 for answer in self.answers if answer.distance is None or answer.distance.same_ids)
 
     @property
     def median_ttft_s(self) -> float:
@@ -82,9 +74,7 @@ class Verdict:
     @property
     def holds(self) -> bool:
         """Whether every leg holds and at least one leg tested the shared cache."""
-        return all(leg.holds for leg in self.legs) and any(
-            leg.leg.external for leg in self.legs
-        )
+        return all(leg.holds for leg in self.legs) and any(leg.leg.external for leg in self.legs)
 
 
 def judge(
@@ -100,18 +90,13 @@ def judge(
     Raises :class:`~kveik.errors.VerifyError` when the legs that the rule needs as references
     (cold; local in bfloat16 and float16) are missing.
     """
-    by_mode = {
-        mode: {run.leg: run for run in runs if run.mode is mode} for mode in Mode
-    }
+    by_mode = {mode: {run.leg: run for run in runs if run.mode is mode} for mode in Mode}
     rules, legs = {}, []
     for mode, by_leg in by_mode.items():
         if not by_leg:
             continue
         rules[mode] = _rule(by_leg, dtype)
-        legs += [
-            _judge_leg(run, by_leg, rules[mode], unit_tokens, read_back)
-            for run in by_leg.values()
-        ]
+        legs += [_judge_leg(run, by_leg, rules[mode], unit_tokens, read_back) for run in by_leg.values()]
     return Verdict(rules, legs, tuple(skipped))
 
 
@@ -121,63 +106,44 @@ def _rule(by_leg: Mapping[Leg, LegRun], dtype: str) -> ParityRule:
     if exact(dtype):
         return float32_rule()
     if Leg.LOCAL not in by_leg:
-        raise VerifyError(
-            f"in {dtype or 'an unknown dtype'} the local hit is the reference: leg local is needed"
-        )
+        raise VerifyError(f"in {dtype or 'an unknown dtype'} the local hit is the reference: leg local is needed")
     cold, local = by_leg[Leg.COLD].answers, by_leg[Leg.LOCAL].answers
     return rounded_rule(distance(cold[name], local[name]) for name in cold)
 
 
 def _judge_leg(
-    run: LegRun,
-    by_leg: Mapping[Leg, LegRun],
-    rule: ParityRule,
-    unit_tokens: int,
-    read_back: bool,
+    run: LegRun, by_leg: Mapping[Leg, LegRun], rule: ParityRule, unit_tokens: int, read_back: bool
 ) -> LegVerdict:
     complaints: list[str] = []
     expected_total = 0
     for batch in run.batches:
-        expected = [
-            _expected_hit(prompt, run.leg, by_leg, unit_tokens)
-            for prompt in batch.prompts
-        ]
-        expected_total += 0 if run.leg is Leg.COLD else sum(expected)
-        names = (
-            batch.prompts[0].name
-            if len(batch.prompts) == 1
-            else f"{len(batch.prompts)} at once"
-        )
-        complaints += [
-            f"{names}: {text}"
-            for text in evidence_complaints(run, batch, expected, read_back)
-        ]
+        expected = [_expected_hit(prompt, run.leg, by_leg, unit_tokens) for prompt in batch.prompts]
+        expected_total += sum(expected)
+        names = batch.prompts[0].name if len(batch.prompts) == 1 else f"{len(batch.prompts)} at once"
+        complaints += [f"{names}: {text}" for text in evidence_complaints(run.leg, batch, expected)]
     answers = _answers(run, by_leg, rule)
     for answer in answers:
-        if answer.distance is not None and (
-            text := _leg_rule(rule, run.leg).complaint(answer.distance)
-        ):
+        if answer.distance is not None and (text := _leg_rule(rule, run.leg).complaint(answer.distance)):
             complaints.append(f"{answer.prompt.name}: {text}")
-    if run.leg.external and expected_total == 0:
+    if run.leg is not Leg.COLD and expected_total == 0:
         complaints.append("no prompt was long enough to be a hit: nothing was tested")
-    return LegVerdict(
-        run.leg, run.mode, run.evidence, expected_total, answers, complaints
-    )
+    if run.leg.external and read_back and not run.evidence.compared_blocks:
+        complaints.append("no loaded block was read back from the engine's memory and compared with its digest")
+    return LegVerdict(run.leg, run.mode, run.evidence, expected_total, answers, complaints)
 
 
-def _expected_hit(
-    prompt: Prompt, leg: Leg, by_leg: Mapping[Leg, LegRun], unit_tokens: int
-) -> int:
+def _expected_hit(prompt: Prompt, leg: Leg, by_leg: Mapping[Leg, LegRun], unit_tokens: int) -> int:
     """The hit tokens that this prompt should have.
 
-    External hits must have the length of the local hit where the engine reports it: both split
-    the prompt at the same token then, and models with states hit shorter than whole blocks.
+    Hits must have the length that the engine's own cache reaches where the engine reports it:
+    then both split the prompt at the same token. Models with states reach less than all whole
+    blocks, but a local leg without any hit is no local leg.
     """
     longest = most_hit_tokens(prompt.tokens, unit_tokens)
-    if leg.external and Leg.LOCAL in by_leg:
-        reported = by_leg[Leg.LOCAL].answers[prompt.name].cached_tokens
-        return longest if reported < 0 else reported
-    return longest
+    if leg is Leg.COLD or Leg.LOCAL not in by_leg:
+        return 0 if leg is Leg.COLD else longest
+    reported = by_leg[Leg.LOCAL].answers[prompt.name].cached_tokens
+    return reported if 0 < reported <= longest else longest
 
 
 def _leg_rule(rule: ParityRule, leg: Leg) -> ParityRule:
@@ -187,18 +153,14 @@ def _leg_rule(rule: ParityRule, leg: Leg) -> ParityRule:
     return rule
 
 
-def _answers(
-    run: LegRun, by_leg: Mapping[Leg, LegRun], rule: ParityRule
-) -> list[AnswerVerdict]:
+def _answers(run: LegRun, by_leg: Mapping[Leg, LegRun], rule: ParityRule) -> list[AnswerVerdict]:
     cold = by_leg[Leg.COLD].answers
     reference = by_leg[Leg(_leg_rule(rule, run.leg).reference)].answers
     prompts = {prompt.name: prompt for batch in run.batches for prompt in batch.prompts}
     return [
         AnswerVerdict(
             prompt=prompts[name],
-            distance=None
-            if run.leg is Leg.COLD
-            else distance(reference[name], completion),
+            distance=None if run.leg is Leg.COLD else distance(reference[name], completion),
             text_equals_cold=completion.token_ids == cold[name].token_ids,
             ttft_s=completion.ttft_s,
             cached_tokens=completion.cached_tokens,

@@ -1,0 +1,1 @@
+"""Measurements on real engines: workloads, runs, tables and plots."""

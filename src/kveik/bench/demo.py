@@ -1,0 +1,136 @@
+"""The demonstration: two real engines, one shared cache, and what a prompt costs over each route."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kveik.bench.workload import HIT_REPEATS, Measurement, Route, Row, cold_repeats, rows
+from kveik.engine.client import MAX_TOP_LOGPROBS, Completion, CompletionRequest
+from kveik.engine.launch import Engine
+from kveik.errors import VerifyError
+from kveik.verify.prompts import Prompt, build_prompt
+from kveik.verify.proof import Say
+from kveik.verify.settle import wait_counted, wait_saved
+from kveik.verify.testbed import Testbed, TestbedSpec
+
+SETTLE_S = 60.0
+#: Room for the longest prompt, its answer and the cold run of another one.
+_SPARE_TOKENS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoPlan:
+    """What to demonstrate. The dtype is float32, where equal means equal to the last token."""
+
+    model: Path
+    engine_python: str
+    agent_python: str
+    lengths: Sequence[int]
+    answer_tokens: int = 8
+
+    @property
+    def testbed(self) -> TestbedSpec:
+        """The agent and engines for it."""
+        longest = max(self.lengths) + self.answer_tokens
+        return TestbedSpec(
+            model=self.model,
+            engine_python=self.engine_python,
+            agent_python=self.agent_python,
+            dtype="float32",
+            max_model_tokens=longest + self.answer_tokens,
+            engine_tokens=2 * longest + _SPARE_TOKENS,
+            shared_tokens=sum((length + _SPARE_TOKENS) * cold_repeats(length) for length in self.lengths),
+        )
+
+
+class Demo:
+    """One demonstration on a running testbed. Each run has its own cache salt, so cold is cold."""
+
+    def __init__(self, plan: DemoPlan, testbed: Testbed, say: Say) -> None:
+        self._plan = plan
+        self._testbed = testbed
+        self._say = say
+        self._salt = f"kveik-demo-{secrets.token_hex(8)}"
+        self._first, self._second = testbed.engines
+
+    def run(self) -> list[Row]:
+        """All lengths over all routes. Raises EngineError or VerifyError when that is not possible."""
+        prompts = [self._prompts(length) for length in self._plan.lengths]
+        for engine in (self._first, self._second):
+            self._warm_up(engine)
+        measurements = []
+        for same_length in prompts:
+            measurements += [self._cold(same_length), self._hits(Route.LOCAL, same_length[0], self._first)]
+        for same_length in prompts:
+            measurements.append(self._hits(Route.OTHER, same_length[0], self._second))
+        self._testbed.restart(self._first)
+        self._warm_up(self._first)
+        for same_length in prompts:
+            measurements.append(self._hits(Route.RESTART, same_length[0], self._first))
+        return rows(measurements)
+
+    def _prompts(self, tokens: int) -> list[Prompt]:
+        engine = self._first
+        return [
+            build_prompt(lambda text: engine.client.tokenize(text, engine.model_name), "en", tokens, seed)
+            for seed in range(cold_repeats(tokens))
+        ]
+
+    def _warm_up(self, engine: Engine) -> None:
+        """The first requests of a process pay for things that no route is to blame for."""
+        tokens = min(512, max(self._plan.lengths))
+        prompt = build_prompt(lambda text: engine.client.tokenize(text, engine.model_name), "en", tokens, 99)
+        for salt in (f"warm-up-{secrets.token_hex(4)}",) * 2:
+            self._ask(prompt, engine, salt)
+
+    def _cold(self, prompts: Sequence[Prompt]) -> Measurement:
+        tokens = prompts[0].tokens
+        before = self._first.client.metrics()
+        answers = [self._ask(prompt, self._first, f"{self._salt}-{seed}") for seed, prompt in enumerate(prompts)]
+        settled = wait_counted(self._first.client, before, sum(prompt.tokens for prompt in prompts), SETTLE_S)
+        found = settled.evidence
+        if found.computed != found.prompt:
+            raise VerifyError(f"a cold run was not cold: {found.local} tokens local, {found.external} shared")
+        unit = settled.snapshot.block_tokens
+        wait_saved(self._first.client, before, sum(prompt.tokens // unit for prompt in prompts), SETTLE_S)
+        measured = Measurement(tokens, Route.COLD, [answer.ttft_s for answer in answers], answers[:1], 0)
+        self._announce(measured)
+        return measured
+
+    def _hits(self, route: Route, prompt: Prompt, engine: Engine) -> Measurement:
+        answers, hits = [], []
+        for _ in range(HIT_REPEATS):
+            if route.shared:
+                engine.client.reset_local_cache()
+            before = engine.client.metrics()
+            answers.append(self._ask(prompt, engine, f"{self._salt}-0"))
+            found = wait_counted(engine.client, before, prompt.tokens, SETTLE_S).evidence
+            hits.append(found.external if route.shared else found.local)
+            if route.shared and found.local:
+                raise VerifyError(f"{found.local} tokens came from the engine's own cache, which was emptied")
+        if not min(hits):
+            raise VerifyError(f"{prompt.tokens} tokens over {route.value}: no token came from there")
+        measured = Measurement(prompt.tokens, route, [answer.ttft_s for answer in answers], answers, min(hits))
+        self._announce(measured)
+        return measured
+
+    def _ask(self, prompt: Prompt, engine: Engine, salt: str) -> Completion:
+        request = CompletionRequest(prompt.token_ids, self._plan.answer_tokens, MAX_TOP_LOGPROBS, salt)
+        return engine.client.complete(request, engine.model_name)
+
+    def _announce(self, measured: Measurement) -> None:
+        spread = f"{min(measured.ttfts_s):.3f}..{max(measured.ttfts_s):.3f}"
+        source = f", {measured.hit_tokens} tokens from the cache" if measured.hit_tokens else ""
+        self._say(
+            f"{measured.tokens:5} tokens, {measured.route.value}: first token after {measured.ttft_s:.3f} s "
+            f"({len(measured.ttfts_s)} runs, {spread}){source}"
+        )
+
+
+def demonstrate(plan: DemoPlan, say: Say) -> list[Row]:
+    """Start everything, measure, stop everything. Raises as the parts do."""
+    with Testbed(plan.testbed, say) as testbed:
+        measured = Demo(plan, testbed, say).run()
+        say("stopping the engines and the agent")
+    return measured

@@ -1,0 +1,75 @@
+"""The demonstration's result: a table, a JSON document, one sentence."""
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from kveik.bench.machine import Machine
+from kveik.bench.workload import Route, Row
+
+SCHEMA = 1
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """TTFT by prompt length and path, and whether all answers are equal."""
+    shown = Table(title="Time to first token, medians", title_justify="left")
+    shown.add_column("prompt tokens", justify="right")
+    for route in Route:
+        shown.add_column(route.value, justify="right")
+    shown.add_column("other engine: times faster than cold", justify="right")
+    shown.add_column("all answers equal")
+    for row in rows:
+        shown.add_row(
+            str(row.tokens),
+            *(f"{row.ttft_s(route):.3f} s" for route in Route),
+            f"{row.speedup(Route.OTHER):.1f}",
+            "yes" if row.equal else "NO",
+        )
+    return shown
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    """What the longest prompt shows, in plain words."""
+    longest = rows[-1]
+    equal = (
+        "every answer had the same tokens as the cold one"
+        if all(row.equal for row in rows)
+        else "BUT SOME ANSWERS DIFFER FROM THE COLD ONE: do not use this cache"
+    )
+    return (
+        f"A prompt of {longest.tokens} tokens had its first token after {longest.ttft_s(Route.COLD):.1f} s when it was "
+        f"computed, and after {longest.ttft_s(Route.OTHER):.2f} s on another engine that never saw it, "
+        f"{longest.speedup(Route.OTHER):.0f} times faster; after kill -9 and restart it took "
+        f"{longest.ttft_s(Route.RESTART):.2f} s, and {equal}."
+    )
+
+
+def document(rows: Sequence[Row], machine: Machine, model: str, date: datetime.datetime) -> dict[str, Any]:
+    """The JSON document. Times in seconds."""
+    return {
+        "schema": SCHEMA,
+        "date": date.isoformat(timespec="seconds"),
+        "machine": machine.document(),
+        "model": model,
+        "dtype": "float32",
+        "conclusion": conclusion(rows),
+        "rows": [
+            {
+                "prompt_tokens": row.tokens,
+                "equal": row.equal,
+                "paths": {
+                    route.name.lower(): {
+                        "ttft_s": round(measured.ttft_s, 4),
+                        "runs_s": [round(value, 4) for value in measured.ttfts_s],
+                        "hit_tokens": measured.hit_tokens,
+                        "same_tokens": row.differences[route].same_ids,
+                        "logprob_distance": row.differences[route].logprob,
+                    }
+                    for route, measured in row.measurements.items()
+                },
+            }
+            for row in rows
+        ],
+    }

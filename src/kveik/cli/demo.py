@@ -1,0 +1,82 @@
+"""``kveik demo``: two real engines share one cache; what that saves, and that answers stay equal."""
+
+import argparse
+import datetime
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from kveik.bench import report
+from kveik.bench.demo import DemoPlan, demonstrate
+from kveik.bench.machine import Machine, this_machine
+from kveik.bench.workload import DEMO_LENGTHS, Row
+from kveik.errors import KveikError
+
+HELP = "start two engines and an agent, measure cold runs and hits, and stop everything again"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model's folder")
+    parser.add_argument(
+        "--engine-python", default=sys.executable, metavar="PATH", help="a Python that has vLLM and Kveik (this one)"
+    )
+    parser.add_argument(
+        "--lengths", type=_lengths, default=DEMO_LENGTHS, metavar="N,N", help="prompt lengths in tokens"
+    )
+    parser.add_argument("--output", type=Path, default=Path("build/demo"), metavar="DIR", help="for plot and JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Demonstrate: 0 when all answers are equal, 1 when not, 3 when it could not be carried out."""
+    started_s = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - started_s:6.1f} s] {text}", flush=True)
+
+    machine = this_machine()
+    say(f"measuring on {machine}")
+    plan = DemoPlan(
+        model=args.model.resolve(),
+        engine_python=args.engine_python,
+        agent_python=sys.executable,
+        lengths=args.lengths,
+    )
+    try:
+        rows = demonstrate(plan, say)
+    except KveikError as error:
+        print(f"kveik demo: {error}", file=sys.stderr)
+        return 3
+    files = _write(rows, args.output, machine, plan.model.name)
+    say(f"written: {', '.join(map(str, files))}")
+    Console().print(report.table(rows))
+    print(report.conclusion(rows))
+    return 0 if all(row.equal for row in rows) else 1
+
+
+def _write(rows: list[Row], folder: Path, machine: Machine, model: str) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    date = datetime.datetime.now(datetime.UTC)
+    results = folder / "ttft.json"
+    results.write_text(json.dumps(report.document(rows, machine, model, date), indent=1) + "\n", encoding="utf8")
+    if importlib.util.find_spec("matplotlib") is None:
+        print("no plot: matplotlib is not installed here", file=sys.stderr)
+        return [results]
+    from kveik.bench import plot
+
+    plot.draw(rows, folder / "ttft.png", machine, model, date)
+    return [results, folder / "ttft.png"]
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    try:
+        lengths = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers with commas") from None
+    if lengths[0] < 2:
+        raise argparse.ArgumentTypeError("prompts have at least 2 tokens")
+    return lengths

@@ -1,0 +1,189 @@
+"""An agent and two engines of our own on this machine, for proofs and demonstrations.
+
+Everything lies in one temporary folder and ends with the context manager, also on an exception or
+Ctrl-C; if this process is killed, the tethers end the rest.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from kveik.engine.launch import Engine, EngineSpec, check_engine_python, start_agent
+from kveik.engine.process import ServerProcess, free_port
+from kveik.errors import ConfigError
+
+DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
+_SHARED_MEMORY = Path("/dev/shm")
+_ARENA_PREFIX = "kveik-testbed-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestbedSpec:
+    """What to start. ``engine_tokens`` is what one engine's own KV cache must hold, ``shared_tokens``
+    what the shared cache must. ``connector`` holds further settings of the ``[connector]`` table."""
+
+    __test__ = False  # the name makes pytest curious
+
+    model: Path
+    engine_python: str
+    agent_python: str
+    dtype: str = "float32"
+    max_model_tokens: int = 4096
+    engine_tokens: int = 16384
+    shared_tokens: int = 32768
+    filesystem: bool = True
+    connector: Mapping[str, Any] = field(default_factory=dict)
+    extra_arguments: Sequence[str] = ()
+
+
+class Testbed:
+    """The running agent and engines; use as a context manager."""
+
+    __test__ = False
+
+    def __init__(self, spec: TestbedSpec, say: Callable[[str], None]) -> None:
+        self.spec = spec
+        self._say = say
+        self._stack = contextlib.ExitStack()
+        self.agent: ServerProcess
+        self.engines: list[Engine] = []
+
+    def __enter__(self) -> Self:
+        check_engine_python(self.spec.engine_python)
+        config = read_model_config(self.spec.model)
+        with contextlib.ExitStack() as stack:
+            folder = Path(tempfile.mkdtemp(prefix="kveik-testbed-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            try:
+                self._start(stack, folder, kv_bytes_per_token(config, self.spec.dtype))
+            except BaseException:
+                self._keep_logs(folder)
+                raise
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._keep_logs(self.agent.log.parent)
+        self._stack.close()
+
+    def restart(self, engine: Engine) -> None:
+        """kill -9 of the engine's whole process group, and the same engine again."""
+        seconds = engine.kill_and_restart()
+        self._say(f"{engine.spec.name} killed with -9 and serving again after {seconds:.0f} s")
+
+    def _start(self, stack: contextlib.ExitStack, folder: Path, token_bytes: int) -> None:
+        self.agent = self._start_agent(stack, folder, token_bytes)
+        self._say("agent is ready")
+        for number, name in enumerate(("engine-a", "engine-b")):
+            engine = Engine(self._engine_spec(name, number, folder, token_bytes), os.environ, folder)
+            self.engines.append(stack.enter_context(engine))
+            engine.start()
+        for engine in self.engines:
+            self._say(f"{engine.spec.name} is starting ({self.spec.model.name}, {self.spec.dtype})")
+            seconds = engine.wait_ready(progress=self._every_ten_seconds(engine.spec.name))
+            self._say(f"{engine.spec.name} serves after {seconds:.0f} s")
+
+    def _start_agent(self, stack: contextlib.ExitStack, folder: Path, token_bytes: int) -> ServerProcess:
+        # Slabs and frame headers need room beside the payloads.
+        arena_bytes = (512 << 20) + int(1.25 * self.spec.shared_tokens * token_bytes)
+        arena = _arena_path(folder, arena_bytes)
+        stack.callback(arena.unlink, missing_ok=True)
+        settings: dict[str, Any] = {
+            "socket": str(folder / "agent.sock"),
+            "arena": str(arena),
+            "arena_bytes": arena_bytes,
+        }
+        if self.spec.filesystem:
+            settings["filesystem"] = str(folder / "blocks")
+        return stack.enter_context(start_agent(self.spec.agent_python, settings, os.environ, folder))
+
+    def _engine_spec(self, name: str, number: int, folder: Path, token_bytes: int) -> EngineSpec:
+        return EngineSpec(
+            name=name,
+            python=self.spec.engine_python,
+            model=self.spec.model,
+            port=free_port(),
+            dtype=self.spec.dtype,
+            max_model_tokens=self.spec.max_model_tokens,
+            kv_cache_bytes=max(self.spec.engine_tokens, self.spec.max_model_tokens + 1024) * token_bytes,
+            cores=core_of(number, sorted(os.sched_getaffinity(0))),
+            connector={"socket": str(folder / "agent.sock"), **self.spec.connector},
+            extra_arguments=self.spec.extra_arguments,
+        )
+
+    def _every_ten_seconds(self, name: str) -> Callable[[float], None]:
+        said = 0
+
+        def progress(waited_s: float) -> None:
+            nonlocal said
+            if waited_s >= said + 10:
+                said = int(waited_s) // 10 * 10
+                self._say(f"{name} is still starting, {said} s")
+
+        return progress
+
+    def _keep_logs(self, folder: Path) -> None:
+        """After trouble the logs are worth more than a clean temporary folder."""
+        logs = list(folder.glob("*.log"))
+        if logs:
+            kept = Path(tempfile.mkdtemp(prefix="kveik-logs-"))
+            for log in logs:
+                shutil.copy(log, kept)
+            self._say(f"the logs are kept in {kept}")
+
+
+def core_of(number: int, cores: Sequence[int]) -> str:
+    """The one core that engine ``number`` computes on.
+
+    One core each, always the same: the number of threads changes rounding, and two engines that
+    fight for a core are slower by an order of magnitude.
+    """
+    return str(cores[number % len(cores)])
+
+
+def _arena_path(folder: Path, arena_bytes: int) -> Path:
+    """Where the arena's file goes: shared memory where it is large enough, else the folder.
+
+    Containers often have 64 MiB of shared memory. Arenas that a killed testbed left are removed.
+    """
+    for stale in _SHARED_MEMORY.glob(f"{_ARENA_PREFIX}*"):
+        pid = stale.name.removeprefix(_ARENA_PREFIX).partition(".")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            with contextlib.suppress(OSError):
+                stale.unlink()
+    if _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > arena_bytes + (64 << 20):
+        return _SHARED_MEMORY / f"{_ARENA_PREFIX}{os.getpid()}.arena"
+    return folder / "arena"
+
+
+def read_model_config(model: Path) -> Mapping[str, Any]:
+    """The text part of a model's ``config.json``. Raises :class:`~kveik.errors.ConfigError`."""
+    path = model / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the model's {path}: {error}") from error
+    text = config.get("text_config", config)
+    return text if isinstance(text, dict) else config
+
+
+def kv_bytes_per_token(config: Mapping[str, Any], dtype: str) -> int:
+    """An upper bound of the KV bytes of one token: as if every layer kept it. Raises ConfigError."""
+    if dtype not in DTYPE_BYTES:
+        raise ConfigError(f"dtype is {dtype!r}, expected one of {', '.join(DTYPE_BYTES)}")
+    try:
+        heads = int(config.get("num_key_value_heads") or config["num_attention_heads"])
+        head = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
+        return 2 * int(config["num_hidden_layers"]) * heads * head * DTYPE_BYTES[dtype]
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"the model's config.json does not say its {error}") from error
