@@ -26,10 +26,11 @@ def engine_facts(
 ) -> dict[str, str]:
     """Everything that the configuration alone says; quick, no I/O."""
     model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    dtype = str(model.dtype).removeprefix("torch.")
     facts = {
         "config_digest": config_digest(vllm_config),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "kv_cache_dtype": str(cache.cache_dtype),
+        "dtype": dtype,
+        "kv_cache_dtype": dtype if cache.cache_dtype == "auto" else str(cache.cache_dtype),
         "kv_layout": str(kv_cache_config.kv_cache_layout),
         "hash_block_size_tokens": str(hash_tokens),
         "hash_algorithm": str(cache.prefix_caching_hash_algo),

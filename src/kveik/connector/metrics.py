@@ -27,7 +27,7 @@ class MetricRow:
     labels: tuple[str, ...] = ()
 
 
-PREFIX = "kveik:"
+PREFIX = "kveik_connector_"
 COUNTERS = (
     MetricRow("lookups", "Lookups by outcome: hit, miss, deadline, detached, breaker_open, pending.", ("outcome",)),
     MetricRow("lookup_seconds", "Time from asking the agent to its answer."),

@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kveik.agent.client import AgentLink
+from kveik.agent.link import AgentLink
 from kveik.agent.protocol import Located
 from kveik.breaker import CLOSED, Breaker, BreakerPolicy
 from kveik.clock import SYSTEM_CLOCK, Clock

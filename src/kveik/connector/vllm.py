@@ -34,7 +34,8 @@ from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from kveik.agent.client import AgentLink
+from kveik.agent.client import AgentClient
+from kveik.agent.link import AgentLink
 from kveik.config import ConnectorSettings, default_runtime_dir, load
 from kveik.connector.device import copier_for
 from kveik.connector.identity import engine_facts, model_digest, worker_facts
@@ -46,6 +47,7 @@ from kveik.connector.scheduler import SchedulerSide
 from kveik.connector.worker import WorkerSide
 from kveik.errors import ConfigError, KveikError, LayoutRefusedError
 from kveik.kv.namespace import Namespace
+from kveik.records import Record, StateRecord
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -132,7 +134,8 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
             self._socket,
             role=f"worker {rank}",
             label=self._label,
-            facts={},
+            prefault=True,
+            listener=_log_state,
             on_attach=lambda client: copier.attach(client.arena),
             on_detach=lambda client: copier.detach(client.arena),
         )
@@ -217,7 +220,12 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
             namespace.digest.hex(), self._label, time.monotonic() - started, dict(namespace.facts),
         )  # fmt: skip
         link = AgentLink(
-            self._socket, role="scheduler", label=namespace.label, facts=dict(namespace.facts), on_attach=_log_notes
+            self._socket,
+            role="scheduler",
+            label=namespace.label,
+            facts=dict(namespace.facts),
+            on_attach=_log_notes,
+            listener=_log_state,
         )
         self._links.append(link)
         link.start()
@@ -340,7 +348,12 @@ def _adopt_logging() -> None:
     kveik.parent = logging.getLogger("vllm")
 
 
-def _log_notes(client: Any) -> None:
+def _log_state(record: Record) -> None:
+    if isinstance(record, StateRecord):
+        logger.info("Kveik: %s is %s: %s", record.part, record.after, record.why)
+
+
+def _log_notes(client: AgentClient) -> None:
     for note in client.welcome.notes:
         logger.warning("Kveik: %s", note)
 

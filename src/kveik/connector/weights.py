@@ -74,7 +74,7 @@ def _file_digest(path: Path, sampled: bool, known: dict[str, str]) -> tuple[str,
     identity = f"{stat.st_dev}:{stat.st_ino}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{int(sampled)}"
     if identity in known:
         return identity, known[identity]
-    digest = xxhash.xxh3_128(str(stat.st_size))
+    digest = xxhash.xxh3_128(str(stat.st_size).encode())
     buffer = bytearray(_CHUNK_BYTES)
     with path.open("rb", buffering=0) as file:
         for offset, length in _pieces(stat.st_size, sampled):

@@ -15,7 +15,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 
-from kveik.agent.client import AgentClient, AgentLink, GrantedSlot
+from kveik.agent.client import AgentClient
+from kveik.agent.granted_slot import GrantedSlot
+from kveik.agent.link import AgentLink
 from kveik.agent.protocol import Granted
 from kveik.clock import Deadline
 from kveik.config import ConnectorSettings
@@ -25,7 +27,14 @@ from kveik.connector.jobs import KveikWorkerMetadata, LoadJob, SaveJob
 from kveik.connector.layout import BlockLayout
 from kveik.connector.metrics import StatsBox
 from kveik.connector.plan import BlockRef
-from kveik.errors import AgentError, AgentTimeoutError, FrameError
+from kveik.errors import (
+    AgentError,
+    AgentTimeoutError,
+    AgentUnavailableError,
+    FrameCorruptError,
+    FrameError,
+    FrameForeignError,
+)
 from kveik.kv import frame
 from kveik.kv.keys import BlockKey
 from kveik.store.base import Status
@@ -143,14 +152,18 @@ class WorkerSide:
         """Load all blocks; indices that succeeded leave ``missing``."""
         client = self._client()
         under_way: deque[tuple[list[int], list[BlockKey], Future[Granted]]] = deque()
-        steps = self._steps(job.blocks)
-        for indices in steps:
-            keys = self._keys([job.blocks[index] for index in indices], namespace)
-            under_way.append((indices, keys, client.submit_read(keys, deadline.remaining_s)))
-            if len(under_way) >= READS_AHEAD:
+        try:
+            for indices in self._steps(job.blocks):
+                keys = self._keys([job.blocks[index] for index in indices], namespace)
+                sizes = [self._layout.payload_bytes(job.blocks[index].group) for index in indices]
+                under_way.append((indices, keys, client.submit_read(keys, sizes, deadline.remaining_s)))
+                if len(under_way) > READS_AHEAD:
+                    self._load_step(client, job, *under_way.popleft(), deadline, missing)
+            while under_way:
                 self._load_step(client, job, *under_way.popleft(), deadline, missing)
-        while under_way:
-            self._load_step(client, job, *under_way.popleft(), deadline, missing)
+        finally:
+            for _, _, future in under_way:
+                _give_up(client, future)
 
     def _load_step(
         self,
@@ -162,7 +175,7 @@ class WorkerSide:
         deadline: Deadline,
         missing: set[int],
     ) -> None:
-        granted = _await(future, deadline)
+        granted = _await(client, future, deadline)
         try:
             for index, key, grant in zip(indices, keys, granted.grants, strict=True):
                 if grant.status != Status.HIT.value:
@@ -179,15 +192,18 @@ class WorkerSide:
         """Verify, copy, and check that nothing changed under the copy."""
         payload_bytes = self._layout.payload_bytes(ref.group)
         try:
-            header = frame.verify(slot.frame, key, payload_bytes)
+            header = slot.header(key)
+            if header.payload_bytes != payload_bytes:
+                raise FrameForeignError(f"{header.payload_bytes} bytes a block, expected {payload_bytes}")
+            if frame.payload_digest(slot.payload) != header.payload_digest:
+                raise FrameCorruptError(f"payload checksum differs: {key}")
         except FrameError as error:
             self._stats.add("corrupt_blocks")
             self._stats.add("load_failures", reason="checksum")
             client.report([key], "checksum")
             logger.error("Kveik: block %s is refused and computed instead: %s", key, error)
             return False
-        payload = slot.frame[frame.HEADER_BYTES : header.frame_bytes]
-        self._copier.from_slot(self._layout.planes[ref.group], ref.block_id, payload)
+        self._copier.from_slot(self._layout.planes[ref.group], ref.block_id, slot.payload)
         if not slot.unchanged():
             self._stats.add("load_failures", reason="reused")
             return False
@@ -277,7 +293,7 @@ class WorkerSide:
     def _client(self) -> AgentClient:
         client = self._link.client
         if client is None:
-            raise AgentError("not attached to an agent")
+            raise AgentUnavailableError("not attached to an agent")
         return client
 
     def _keys(self, refs: Sequence[BlockRef], namespace: bytes) -> list[BlockKey]:
@@ -299,10 +315,16 @@ class WorkerSide:
             yield step
 
 
-def _await(future: Future[Granted], deadline: Deadline) -> Granted:
+def _await(client: AgentClient, future: Future[Granted], deadline: Deadline) -> Granted:
     """The answer, or :class:`AgentTimeoutError` at the deadline."""
     try:
         return future.result(timeout=deadline.remaining_s)
     except FutureTimeoutError:
-        future.cancel()
+        _give_up(client, future)
         raise AgentTimeoutError("no answer from the agent within the load's deadline") from None
+
+
+def _give_up(client: AgentClient, future: Future[Granted]) -> None:
+    """Nobody waits for this read any more: a lease in an answer that came already is released."""
+    if not future.cancel() and future.exception() is None:
+        client.release(future.result().lease)

@@ -1,0 +1,130 @@
+"""Real engines for tests: one subprocess each, in the vLLM environment, with the connector inside."""
+
+import json
+import os
+import select
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client.parser import text_string_to_metric_families
+
+DRIVER = Path(__file__).with_name("driver.py")
+BOOT_S = 240.0
+ANSWER_S = 240.0
+
+
+class EngineDiedError(AssertionError):
+    """The engine's process ended; the message has the end of its log."""
+
+
+class Engine:
+    """One in-process vLLM. ``extra`` are connector settings; None runs without a connector."""
+
+    def __init__(
+        self,
+        python: str,
+        model: Path,
+        log: Path,
+        *,
+        extra: dict[str, Any] | None,
+        core: int = 0,
+        environment: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        self.log = log
+        settings: dict[str, Any] = {
+            "model": str(model),
+            "dtype": "float32",
+            "max_model_len": 2048,
+            "kv_cache_memory_bytes": 200_000_000,
+            "skip_tokenizer_init": True,
+            **options,
+        }
+        if extra is not None:
+            settings["kv_transfer_config"] = {
+                "kv_connector": "KveikConnector",
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "recompute",
+                "kv_connector_extra_config": extra,
+            }
+        reader, writer = os.pipe()
+        self._answers = os.fdopen(reader)
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [python, str(DRIVER), json.dumps(settings), str(writer)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[writer],
+                env={**os.environ, "VLLM_CPU_OMP_THREADS_BIND": str(core), **(environment or {})},
+                start_new_session=True,
+            )
+        os.close(writer)
+
+    def wait_ready(self) -> Self:
+        """Wait until the engine has been built."""
+        assert self._answer(BOOT_S) == "ready"
+        return self
+
+    def _answer(self, seconds: float) -> Any:
+        ready, _, _ = select.select([self._answers], [], [], seconds)
+        line = self._answers.readline() if ready else ""
+        if not line:
+            state = "gave no answer in time" if self.process.poll() is None else "died"
+            raise EngineDiedError(f"the engine {state}; its log ends:\n{self.tail()}")
+        return json.loads(line)
+
+    def _ask(self, **command: Any) -> Any:
+        assert self.process.stdin is not None
+        self.process.stdin.write((json.dumps(command) + "\n").encode())
+        self.process.stdin.flush()
+        return self._answer(ANSWER_S)
+
+    def generate(self, *prompts: list[int], tokens: int = 8, salt: str = "", lora: str = "") -> list[dict[str, Any]]:
+        """Answers with ``ids``, ``logprobs``, ``cached`` (tokens) and ``finish`` for each prompt."""
+        answers: list[dict[str, Any]] = self._ask(
+            do="generate", prompts=list(prompts), tokens=tokens, salt=salt, lora=lora
+        )
+        return answers
+
+    def reset(self) -> None:
+        """Empty the engine's own prefix cache."""
+        assert self._ask(do="reset") is True
+
+    def counter(self, name: str, **labels: str) -> float:
+        """The sum of a counter's or gauge's samples that carry these labels."""
+        total = 0.0
+        for family in text_string_to_metric_families(self._ask(do="metrics")):
+            for sample in family.samples:
+                if sample.name in (name, name + "_total") and labels.items() <= sample.labels.items():
+                    total += sample.value
+        return total
+
+    def settle(self, name: str, at_least: float, seconds: float = 30.0) -> float:
+        """Step the engine with tiny requests until a counter has grown: stats travel with steps."""
+        deadline = time.monotonic() + seconds
+        while (value := self.counter(name)) < at_least:
+            assert time.monotonic() < deadline, f"{name} is {value}, expected {at_least}; log ends:\n{self.tail()}"
+            self.generate([1, 2, 3], tokens=2)
+        return value
+
+    def tail(self, lines: int = 40) -> str:
+        """The end of the engine's log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self.wait_ready()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._answers.close()
