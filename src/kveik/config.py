@@ -73,7 +73,7 @@ class AgentSettings:
     )
     slab_bytes: int = setting(
         0,
-        "Unit in which the arena is given to block sizes; 0: a 32nd of the arena, 16 MiB to 1 GiB.",
+        "Unit in which the arena is given to block sizes; 0: about a 32nd of the arena, 16 MiB to 1 GiB.",
         unit="bytes",
         minimum=0,
     )

@@ -160,8 +160,11 @@ class Arena:
             self._evicted += len(evicted)
             self._listener(EvictionRecord("arena", len(evicted), sum(evicted)))
 
-    def commit(self, slots: Sequence[int], digests: Sequence[bytes]) -> None:
-        """Publish reserved slots whose payload is complete and has this digest (xxh3_128)."""
+    def commit(self, slots: Sequence[int], digests: Sequence[bytes], *, pin: bool = False) -> None:
+        """Publish reserved slots whose payload is complete and has this digest (xxh3_128).
+
+        With ``pin`` they are pinned from the first moment on.
+        """
         table = self._table
         written_at_s = self._clock.wall()
         with self._lock:
@@ -173,6 +176,7 @@ class Arena:
                 table.mark_committed(slot)
                 self._end_writing(slot, key)
                 self._add_to_index(key, slot)
+                table.pins[slot] = int(pin)
             table.touch(np.asarray(slots, np.int64))
 
     def abort(self, slots: Iterable[int]) -> None:
@@ -251,12 +255,6 @@ class Arena:
                     self._table.pins[slot] += 1
             return slots
 
-    def pin_slots(self, slots: Sequence[int]) -> None:
-        """Pin slots that the caller knows to be in use (just committed, or pinned already)."""
-        with self._lock:
-            for slot in slots:
-                self._table.pins[slot] += 1
-
     def unpin(self, slots: Iterable[int]) -> None:
         """Take one pin off each slot."""
         table = self._table
@@ -273,6 +271,10 @@ class Arena:
     def offset(self, slot: int) -> int:
         """Where that frame starts in the arena."""
         return self._table.offset(slot)
+
+    def key(self, slot: int) -> BlockKey:
+        """The block in that slot."""
+        return self._table.key(slot)
 
     def payload_bytes(self, slot: int) -> int:
         """Length of that frame's payload."""

@@ -60,6 +60,13 @@ class ArenaFile:
         offset = self.layout.slab_offset(slab)
         return np.frombuffer(self.view[offset : offset + count * RECORD.itemsize], RECORD)
 
+    def open_for_client(self) -> int:
+        """A file descriptor to hand to a client.
+
+        Opened anew: a client's mapping of our own open file would hold our lock beyond our death.
+        """
+        return os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+
     def close(self) -> None:
         """Unmap and unlock; the blocks stay in the file for the next agent."""
         del self.slab_table

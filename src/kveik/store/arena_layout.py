@@ -58,9 +58,16 @@ def slot_bytes_for(payload_bytes: int) -> int:
 
 
 def default_slab_bytes(arena_bytes: int) -> int:
-    """A 32nd of the arena, between 16 MiB and 1 GiB, and never more than half of a tiny arena."""
+    """About a 32nd of the arena, 16 MiB to 1 GiB; less in an arena too small for three of those.
+
+    A power of two and a 32nd more: payloads are usually powers of two, and with their header
+    pages one slot of each slab would be lost otherwise.
+    """
     wanted = min(max(arena_bytes // 32, MIN_SLAB_BYTES), MAX_SLAB_BYTES)
-    return max(MIN_SLOT_BYTES + PAGE_BYTES, min(wanted, arena_bytes // 2)) // PAGE_BYTES * PAGE_BYTES
+    while wanted > MIN_SLOT_BYTES and 3 * wanted > arena_bytes:
+        wanted //= 2
+    power = 1 << (wanted.bit_length() - 1)
+    return round_up(power + power // 32)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,37 @@
+"""From a lookup to packed keys, and from the places of all ranks to one answer. Pure."""
+
+from kveik.agent.protocol import ABSENT, Located, Lookup
+from kveik.errors import KeyFormatError, ProtocolError
+from kveik.kv.keys import HASH_SIZES, key_prefix
+
+
+def lookup_keys(request: Lookup) -> list[bytes]:
+    """Packed keys: for each part, for each rank, for each hash. Raises :class:`ProtocolError`."""
+    if any(len(block_hash) not in HASH_SIZES for _, hashes in request.parts for block_hash in hashes):
+        raise ProtocolError("a block hash is neither 16 nor 32 bytes long")
+    try:
+        return [
+            prefix + block_hash
+            for group, hashes in request.parts
+            for prefix in [key_prefix(request.namespace, group, rank) for rank in request.ranks]
+            for block_hash in hashes
+        ]
+    except KeyFormatError as error:
+        raise ProtocolError(str(error)) from error
+
+
+def located(request: Lookup, places: bytearray) -> Located:
+    """Fold the places of all ranks: absent if one rank lacks the block, else the slowest place."""
+    answer: list[bytes] = []
+    start = 0
+    for _, hashes in request.parts:
+        by_rank = [
+            places[start + rank * len(hashes) : start + (rank + 1) * len(hashes)]
+            for rank in range(len(request.ranks))
+        ]
+        start += len(hashes) * len(request.ranks)
+        if len(by_rank) == 1:
+            answer.append(bytes(by_rank[0]))
+        else:
+            answer.append(bytes(0 if ABSENT in ranks else max(ranks) for ranks in zip(*by_rank, strict=True)))
+    return Located(request.id, answer)

@@ -1,0 +1,100 @@
+"""One node's agent from its settings: arena, tiers, service and server, started and stopped together."""
+
+import os
+import threading
+
+from kveik.agent.client import default_socket_path
+from kveik.agent.server import AgentServer
+from kveik.agent.service import AgentService
+from kveik.agent.tally import Tally
+from kveik.breaker import BreakerPolicy
+from kveik.clock import SYSTEM_CLOCK, Clock
+from kveik.config import AgentSettings
+from kveik.records import Listener, Record, StateRecord, ignore
+from kveik.store.arena import Arena
+from kveik.store.arena_file import ArenaRequest, open_arena_file
+from kveik.store.base import BlockStore
+from kveik.store.tiered import LowerTiers
+
+
+def default_arena_path() -> str:
+    """Where the arena of this user lies unless told otherwise: shared memory, so that it survives the agent."""
+    return f"/dev/shm/kveik-{os.getuid()}.arena"  # noqa: S108
+
+
+class NodeAgent:
+    """A running agent. Raises a :class:`kveik.errors.KveikError` that says why if it cannot start.
+
+    ``listener`` gets every record; :attr:`tally` counts them too.
+    """
+
+    def __init__(self, settings: AgentSettings, *, listener: Listener = ignore, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.socket_path = settings.socket or default_socket_path()
+        self.tally = Tally()
+        self._listener = listener
+        self._stop = threading.Event()
+        self.arena = self._open_arena(settings, clock)
+        try:
+            self.lower = self._open_tiers(settings, clock)
+            self.service = AgentService(self.arena, self.lower, listener=self._tell, tally=self.tally, clock=clock)
+            self._server = AgentServer(self.service, self.socket_path)
+        except BaseException:
+            self.arena.close()
+            raise
+        self._prefault = threading.Thread(target=self._fault_pages_in, name="kveik-prefault", daemon=True)
+
+    def start(self) -> "NodeAgent":
+        """Serve from now on, in the background."""
+        self._prefault.start()
+        self._server.start()
+        return self
+
+    def close(self) -> None:
+        """Stop serving. Committed blocks stay in the arena for the next agent."""
+        self._stop.set()
+        self._server.close()
+        self.lower.close()
+        self._prefault.join()
+        self.arena.close()
+
+    def _tell(self, record: Record) -> None:
+        self.tally(record)
+        self._listener(record)
+
+    def _open_arena(self, settings: AgentSettings, clock: Clock) -> Arena:
+        path = settings.arena or default_arena_path()
+        file = open_arena_file(
+            ArenaRequest(path, settings.arena_bytes, settings.slab_bytes, huge_pages=settings.huge_pages)
+        )
+        for note in file.notes:
+            self._tell(StateRecord("arena", "closed", "open", note))
+        arena = Arena(file, listener=self._tell, clock=clock)
+        found = arena.recovered
+        what = f"{path}: {file.layout.arena_bytes} bytes in {file.layout.slab_count} slabs"
+        if found.blocks or found.being_written:
+            what += (
+                f"; found {len(found.blocks)} blocks of an earlier agent in {found.seconds:.3f} s, "
+                f"{len(found.being_written)} slots may still be written"
+            )
+        self._tell(StateRecord("arena", "closed", "open", what))
+        return arena
+
+    def _open_tiers(self, settings: AgentSettings, clock: Clock) -> LowerTiers:
+        stores: list[BlockStore] = []
+        return LowerTiers(
+            stores,
+            threads=settings.filesystem_threads,
+            queue_bytes=settings.cascade_queue_bytes,
+            listener=self._tell,
+            clock=clock,
+            policy=BreakerPolicy(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
+            hang_s=settings.tier_deadline_s,
+        )
+
+    def _fault_pages_in(self) -> None:
+        size = self.arena.file.layout.arena_bytes
+        complete = self.arena.file.mapping.populate(write=True, stop=self._stop, progress=lambda done: None)
+        if complete:
+            self._tell(StateRecord("arena", "open", "warm", f"all {size} bytes are faulted in"))
+        elif not self._stop.is_set():
+            self._tell(StateRecord("arena", "open", "cold", "this kernel does not fault pages in ahead"))
