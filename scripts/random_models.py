@@ -5,7 +5,7 @@ arithmetic, so their digest is the same on every machine. Every model has the sa
 tokenizer. Runs in the vLLM environment (torch, transformers).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class RandomModel:
 
     kv_layout: str
     config: Callable[..., PreTrainedConfig]
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
     dtype: torch.dtype = torch.float32
 
 

@@ -1,0 +1,59 @@
+"""What all tests share: where engines and models are, and which tests run in which environment.
+
+Two environments run the tests. ``.venv`` has no vLLM and runs everything that does not need it;
+``.venv-vllm`` runs the rest, chosen with ``-m vllm``. A test file need not say which: its imports do,
+or its mark ``engine``.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.vllm_need import needs_vllm
+
+ROOT = Path(__file__).resolve().parents[1]
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+ENGINE_TEST_TIMEOUT_S = 900
+
+
+def pytest_report_header() -> str:
+    return "vLLM: installed" if HAS_VLLM else "vLLM: not in this environment, tests that need it are left out"
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out test files that could not be imported here."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_test and not HAS_VLLM and needs_vllm(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """Mark what needs vLLM, and give tests with real engines the time that starting one takes."""
+    for item in items:
+        if item.get_closest_marker("engine"):
+            item.add_marker("vllm")
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(ENGINE_TEST_TIMEOUT_S))
+        elif needs_vllm(item.path):
+            item.add_marker("vllm")
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> str:
+    """The interpreter that has vLLM: this one, or that of ``.venv-vllm``."""
+    python = sys.executable if HAS_VLLM else os.environ.get("KVEIK_ENGINE_PYTHON", str(ROOT / ".venv-vllm/bin/python"))
+    if not Path(python).exists():
+        pytest.skip(f"no vLLM environment at {python}: make .venv-vllm")
+    return python
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """The folder of models that ``scripts/prepare_models.py`` makes."""
+    folder = Path(os.environ.get("KVEIK_MODELS") or ROOT / ".kveik" / "models")
+    if not folder.is_dir():
+        pytest.skip(f"no models at {folder}: make models")
+    return folder

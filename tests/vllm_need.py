@@ -1,0 +1,53 @@
+"""Which files can only be imported where vLLM is installed: read from their imports, not tried out."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+ENGINE_PACKAGES = frozenset({"torch", "vllm", "transformers"})
+
+
+@cache
+def needs_vllm(file: Path) -> bool:
+    """Whether importing ``file`` imports torch or vLLM, itself or through modules of Kveik."""
+    return _reaches_engine(file, set())
+
+
+def _reaches_engine(file: Path, seen: set[Path]) -> bool:
+    seen.add(file)
+    for name in imported_at_load(ast.parse(file.read_text(encoding="utf8"))):
+        if name.partition(".")[0] in ENGINE_PACKAGES:
+            return True
+        if any(_reaches_engine(module, seen) for module in _files_of(name) if module not in seen):
+            return True
+    return False
+
+
+def imported_at_load(tree: ast.Module) -> Iterator[str]:
+    """Names that a module imports when it is loaded: not in functions, not for type checkers only.
+
+    ``from a import b`` yields both ``a`` and ``a.b``, since ``b`` may be a module. The guard
+    ``pytest.importorskip("vllm")`` counts as an import.
+    """
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call):
+            call = node.value
+            if ast.unparse(call.func) == "pytest.importorskip" and isinstance(call.args[0], ast.Constant):
+                yield str(call.args[0].value)
+
+
+def _files_of(name: str) -> Iterator[Path]:
+    """The module ``name`` of Kveik and the packages around it, as files; nothing for other names."""
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        stem = SOURCE.joinpath(*parts[:depth])
+        for file in (stem / "__init__.py", stem.with_suffix(".py")):
+            if file.exists():
+                yield file
