@@ -1,0 +1,66 @@
+# Two commands do all their set-up themselves: `make demo` and `make test`.
+
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13; do \
+	"$$python" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& echo "$$python" && break; done)
+DEV := .venv/bin
+VLLM := .venv-vllm/bin
+DEMO_MODEL := smollm2-135m-instruct
+export KVEIK_MODELS ?= $(CURDIR)/.kveik/models
+export KVEIK_ENGINE_PYTHON ?= $(CURDIR)/$(VLLM)/python
+export HF_HUB_OFFLINE := 1
+
+# Test files and sources that need vLLM are chosen by their imports (tests/conftest.py).
+PYTEST_DEV := $(DEV)/python -m pytest
+PYTEST_VLLM := $(VLLM)/python -m pytest -p no:cacheprovider -m vllm
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check bench verify models docs format dev vllm demo-model clean
+
+help: ## say what each target does
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: dev vllm demo-model ## two real engines share one cache: table, plot, equality
+	$(DEV)/kveik demo --model $(KVEIK_MODELS)/$(DEMO_MODEL) --engine-python $(KVEIK_ENGINE_PYTHON)
+
+test: dev vllm models ## all tests, those with real vLLM engines too
+	$(PYTEST_DEV) -m "not vllm"
+	$(PYTEST_VLLM)
+
+check: dev ## format, lint, types, import contract, docs, unit tests: about a minute
+	$(DEV)/ruff format --check
+	$(DEV)/ruff check
+	$(DEV)/lint-imports --no-logo
+	$(DEV)/mypy
+	$(PYTEST_DEV) -q -m "not vllm and not slow"
+
+verify: dev vllm demo-model ## prove on two real engines that a hit gives what a cold run gives
+	$(DEV)/kveik verify --start --model $(KVEIK_MODELS)/$(DEMO_MODEL) --engine-python $(KVEIK_ENGINE_PYTHON)
+
+bench: dev vllm demo-model ## measure speed and memory
+	$(DEV)/python benchmarks/run.py
+
+models: vllm ## make all models that tests use
+	@$(VLLM)/python scripts/prepare_models.py
+
+demo-model: vllm
+	@$(VLLM)/python scripts/prepare_models.py $(DEMO_MODEL)
+
+docs: dev ## write the pages that are generated from code
+	$(DEV)/python scripts/configuration_page.py
+
+format: dev ## format the code and fix what the linter can fix
+	$(DEV)/ruff check --fix
+	$(DEV)/ruff format
+
+dev: ## environment .venv: tools and kveik, no torch
+	@$(if $(PYTHON),,$(error no Python 3.11 to 3.13 with venv found))$(PYTHON) scripts/environment.py dev
+
+vllm: ## environment .venv-vllm: vLLM on CPU, pinned
+	@$(if $(PYTHON),,$(error no Python 3.11 to 3.13 with venv found))$(PYTHON) scripts/environment.py vllm
+
+clean: ## remove environments, models and everything else that was made
+	rm -rf .venv .venv-vllm .venv.lock .venv-vllm.lock .kveik build dist .coverage
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
