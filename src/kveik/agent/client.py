@@ -5,6 +5,7 @@ within its deadline, whatever the agent does. An answer that comes after its cal
 not lost: a lease in it is released at once.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from collections.abc import Mapping as MappingType
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import Any, TypeVar
 
 from kveik.agent import wire
@@ -67,7 +69,7 @@ class AgentClient:
     def __init__(self, sock: socket.socket, welcome: Welcome, arena: Mapping, connection: int) -> None:
         self.welcome = welcome
         self.connection = connection
-        self._arena = arena
+        self._arena: Mapping | None = arena
         self._sock = sock
         self._ids = itertools.count(1)
         self._lock = threading.Lock()  # of the fields below
@@ -111,7 +113,8 @@ class AgentClient:
             raise
         client = cls(sock, welcome, arena, connection)
         if prefault:
-            threading.Thread(target=client._populate, name="kveik-prefault", daemon=True).start()
+            populate = partial(arena.populate, client._stop_populating)
+            threading.Thread(target=populate, name="kveik-prefault", daemon=True).start()
         return client
 
     # -- state ------------------------------------------------------------------------------
@@ -123,8 +126,14 @@ class AgentClient:
 
     @property
     def arena(self) -> memoryview:
-        """The whole arena, writable. Keep no slice of it beyond its lease."""
-        return self._arena.view
+        """The whole arena, writable. Keep no slice of it beyond its lease.
+
+        Raises :class:`AgentUnavailableError` after :meth:`close`.
+        """
+        arena = self._arena
+        if arena is None:
+            raise AgentUnavailableError("this client is closed")
+        return arena.view
 
     @property
     def settled(self) -> bool:
@@ -132,11 +141,15 @@ class AgentClient:
         with self._lock:
             return self.broken.is_set() and not self._open_writes
 
-    def close(self) -> None:
-        """End the connection; leases end with it. Slices in use keep the arena mapped."""
-        self._break("closed by this process")
+    def disconnect(self) -> None:
+        """End the connection; leases end with it. The arena stays mapped until :meth:`close`."""
+        self._break("ended by this process")
         self._stop_populating.set()
-        self._arena.close()
+
+    def close(self) -> None:
+        """End the connection and let go of the arena. It stays mapped as long as a slice of it is in use."""
+        self.disconnect()
+        self._arena = None
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else f"broken: {self._why_broken}"
@@ -339,24 +352,17 @@ class AgentClient:
             self._why_broken = why
             self.broken.set()
             waiting = list(self._pending.values())
-        try:
+        with contextlib.suppress(OSError):  # the peer was faster
             self._sock.shutdown(socket.SHUT_RDWR)  # wakes the reader thread
-        except OSError:
-            pass  # the peer was faster
         self._sock.close()
         for future in waiting:
             _fail(future, AgentUnavailableError(f"the agent's connection is gone: {why}"))
 
-    def _populate(self) -> None:
-        self._arena.populate(write=True, stop=self._stop_populating, progress=lambda done: None)
-
 
 def _fail(future: "Future[Any]", error: AgentError) -> None:
     """Let the future raise ``error``, unless it was cancelled or answered meanwhile."""
-    try:
+    with contextlib.suppress(InvalidStateError):
         future.set_exception(error)
-    except InvalidStateError:
-        pass
 
 
 def _shake_hands(sock: socket.socket, path: str, hello: Hello, deadline: Deadline) -> tuple[Welcome, int]:

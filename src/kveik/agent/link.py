@@ -28,8 +28,8 @@ class AgentLink:
         label: str = "",
         facts: Mapping[str, str] | None = None,
         prefault: bool = True,
-        on_attach: Callable[[AgentClient], None] = lambda client: None,
-        on_detach: Callable[[AgentClient], None] = lambda client: None,
+        on_attach: Callable[[AgentClient], None] | None = None,
+        on_detach: Callable[[AgentClient], None] | None = None,
         listener: Listener = ignore,
     ) -> None:
         self.client: AgentClient | None = None
@@ -61,7 +61,7 @@ class AgentLink:
         self._stop.set()
         client = self.client
         if client is not None:
-            client.close()  # wakes the thread, which waits for the connection to break
+            client.disconnect()  # wakes the thread, which waits for the connection to break
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=10.0)
 
@@ -90,14 +90,16 @@ class AgentLink:
                 self._listener(StateRecord("agent link", "detached", "detached", str(error)))
             return None
         self._last_problem = ""
-        self._on_attach(client)
+        if self._on_attach is not None:
+            self._on_attach(client)
         self._show(client)
         self._listener(StateRecord("agent link", "detached", "attached", f"agent {client.welcome.agent_id}"))
         return client
 
     def _detach(self, client: AgentClient) -> None:
         self._show(None)
-        self._on_detach(client)
+        if self._on_detach is not None:
+            self._on_detach(client)
         why = "stopped" if self._stop.is_set() else str(client)
         client.close()
         self._unsettled.append(client)

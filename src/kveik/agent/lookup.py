@@ -26,8 +26,7 @@ def located(request: Lookup, places: bytearray) -> Located:
     start = 0
     for _, hashes in request.parts:
         by_rank = [
-            places[start + rank * len(hashes) : start + (rank + 1) * len(hashes)]
-            for rank in range(len(request.ranks))
+            places[start + rank * len(hashes) : start + (rank + 1) * len(hashes)] for rank in range(len(request.ranks))
         ]
         start += len(hashes) * len(request.ranks)
         if len(by_rank) == 1:

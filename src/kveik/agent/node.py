@@ -14,6 +14,8 @@ from kveik.records import Listener, Record, StateRecord, ignore
 from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
 from kveik.store.base import BlockStore
+from kveik.store.filesystem import FilesystemStore
+from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.tiered import LowerTiers
 
 
@@ -81,6 +83,8 @@ class NodeAgent:
 
     def _open_tiers(self, settings: AgentSettings, clock: Clock) -> LowerTiers:
         stores: list[BlockStore] = []
+        if settings.filesystem:
+            stores.append(FilesystemStore(FilesystemOptions.from_settings(settings), listener=self._tell, clock=clock))
         return LowerTiers(
             stores,
             threads=settings.filesystem_threads,
@@ -93,7 +97,7 @@ class NodeAgent:
 
     def _fault_pages_in(self) -> None:
         size = self.arena.file.layout.arena_bytes
-        complete = self.arena.file.mapping.populate(write=True, stop=self._stop, progress=lambda done: None)
+        complete = self.arena.file.mapping.populate(self._stop)
         if complete:
             self._tell(StateRecord("arena", "open", "warm", f"all {size} bytes are faulted in"))
         elif not self._stop.is_set():

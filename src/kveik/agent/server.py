@@ -1,5 +1,6 @@
 """The agent's sockets and threads: one thread a connection, some that may wait, one that tidies up."""
 
+import contextlib
 import logging
 import os
 import socket
@@ -120,10 +121,8 @@ class _Connection:
 
     def shut(self) -> None:
         """End the stream in both directions; the thread notices and cleans up."""
-        try:
+        with contextlib.suppress(OSError):  # ended already
             self._sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # ended already
 
     def _serve(self) -> None:
         session: Session | None = None

@@ -9,6 +9,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from kveik.agent.leases import Leases, ReadLease, WriteLease
 from kveik.agent.lookup import located, lookup_keys
@@ -135,27 +136,29 @@ class AgentService:
 
         Raises :class:`ProtocolError` for a request that no correct client sends.
         """
+        answer: Answer | Job
         match request:
             case Lookup():
-                return self._lookup(request)
+                answer = self._lookup(request)
             case Read():
-                return self._read(session, request)
+                answer = self._read(session, request)
             case Reserve():
-                return self._reserve(session, request)
+                answer = self._reserve(session, request)
             case Commit():
-                return self._commit(session, request)
+                answer = self._commit(session, request)
             case Release():
-                return self._release(session, request)
+                answer = self._release(session, request)
             case Settled():
-                return Done(request.id, self.arena.settle(request.connections))
+                answer = Done(request.id, self.arena.settle(request.connections))
             case Report():
-                return lambda: self._report(request)
+                answer = partial(self._report, request)
             case Drop():
-                return lambda: self._drop(request)
+                answer = partial(self._drop, request)
             case Stats():
-                return StatsAnswer(request.id, json.dumps(self.state()))
+                answer = StatsAnswer(request.id, json.dumps(self.state()))
             case Hello():
                 raise ProtocolError("a second hello on one connection")
+        return answer
 
     def _answer_by(self, deadline_s: float) -> Deadline:
         """When to answer so that a client that waits ``deadline_s`` still sees it."""
@@ -267,7 +270,7 @@ class AgentService:
         for slot in slots:
             view = self.arena.view(slot)
             key = self.arena.key(slot)
-            if not self._lower.cascade(key, view, None, lambda slot=slot: self.arena.unpin([slot])):  # type: ignore[misc]
+            if not self._lower.cascade(key, view, None, partial(self.arena.unpin, [slot])):
                 self.arena.unpin([slot])
                 dropped += 1
         if dropped and self._lower.names:

@@ -1,5 +1,6 @@
 """The agent's listening socket: for this user only, and never taken from a living agent."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -28,7 +29,7 @@ class SocketFile:
         self._lock = _lock(path)
         try:
             self.sock = _bind(path)
-            self._inode = os.stat(path).st_ino
+            self._inode = Path(path).stat().st_ino
         except OSError as error:
             os.close(self._lock)
             raise AgentError(f"cannot listen at {path}: {error.strerror}") from error
@@ -38,16 +39,12 @@ class SocketFile:
 
     def close(self) -> None:
         """Stop listening and remove the socket, if it is still ours."""
-        try:
+        with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
-        except OSError:
-            pass
         self.sock.close()
-        try:
-            if os.stat(self.path).st_ino == self._inode:
-                os.unlink(self.path)
-        except FileNotFoundError:
-            pass
+        with contextlib.suppress(FileNotFoundError):
+            if Path(self.path).stat().st_ino == self._inode:
+                Path(self.path).unlink()
         os.close(self._lock)
 
 
@@ -94,9 +91,9 @@ def _bind(path: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         sock.bind(starting)
-        os.chmod(starting, 0o600)
+        Path(starting).chmod(0o600)
         sock.listen(64)
-        os.rename(starting, path)  # clients see no socket, or one that answers
+        Path(starting).rename(path)  # clients see no socket, or one that answers
     except BaseException:
         sock.close()
         raise
@@ -105,7 +102,7 @@ def _bind(path: str) -> socket.socket:
 
 def _refuse_in_use(path: str) -> None:
     try:
-        mode = os.lstat(path).st_mode
+        mode = Path(path).lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):

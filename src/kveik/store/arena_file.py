@@ -71,6 +71,8 @@ class ArenaFile:
         """Unmap and unlock; the blocks stay in the file for the next agent."""
         del self.slab_table
         self.mapping.close()
+        # Not left to close(): a mapping that a stuck thread still uses would keep the lock.
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
         os.close(self.fd)
 
 
@@ -96,9 +98,7 @@ def open_arena_file(request: ArenaRequest) -> ArenaFile:
             reason = _why_replace(found, request)
             if not reason and found.layout is not None:
                 _allocate(fd, request.path, found.layout.arena_bytes)
-                return ArenaFile(
-                    request.path, fd, found.layout, huge_pages=request.huge_pages, notes=tuple(notes)
-                )
+                return ArenaFile(request.path, fd, found.layout, huge_pages=request.huge_pages, notes=tuple(notes))
             # Unlinked, never truncated: an engine that still maps the old file must not fault.
             notes.append(f"the arena {request.path} is replaced and its blocks are given up: {reason}")
             os.unlink(request.path)

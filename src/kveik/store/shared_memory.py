@@ -1,15 +1,14 @@
 """Mapping the arena's file, faulting it in, and asking the kernel about memory. Linux only."""
 
+import contextlib
 import ctypes
 import mmap
 import os
 import threading
-from collections.abc import Callable
 
 import numpy as np
 
 # linux/mman.h; Python's mmap module does not name them.
-_MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 _MADV_HUGEPAGE = 14
 _PIECE_BYTES = 32 << 20
@@ -34,28 +33,24 @@ class Mapping:
         if huge_pages:  # a wish: most kernels refuse it for shared memory, and nothing depends on it
             _libc.madvise(self._address, size, _MADV_HUGEPAGE)
 
-    def populate(self, *, write: bool, stop: threading.Event, progress: Callable[[int], None]) -> bool:
-        """Fault every page in, piece by piece, telling ``progress`` the bytes done so far.
+    def populate(self, stop: threading.Event) -> bool:
+        """Fault every page in for writing, piece by piece, until ``stop``.
 
         The first touch of a page of shared memory costs several times what the copy into it
         costs, so it must not happen while a block is copied. Content is not changed. False if
         stopped, or if this kernel does not know how (before 5.14) or has no memory left.
         """
-        advice = _MADV_POPULATE_WRITE if write else _MADV_POPULATE_READ
         for start in range(0, self.size, _PIECE_BYTES):
             length = min(_PIECE_BYTES, self.size - start)
-            if stop.is_set() or _libc.madvise(self._address + start, length, advice) != 0:
+            if stop.is_set() or _libc.madvise(self._address + start, length, _MADV_POPULATE_WRITE) != 0:
                 return False
-            progress(start + length)
         return True
 
     def close(self) -> None:
         """Give the mapping up; the kernel unmaps it when the last slice is gone."""
-        self.view.release()
-        try:
+        with contextlib.suppress(BufferError):  # slices are alive; the mapping goes with the last of them
+            self.view.release()
             self._mmap.close()
-        except BufferError:
-            pass  # slices are alive; the mapping goes with the last of them
 
 
 def available_memory_bytes() -> int:

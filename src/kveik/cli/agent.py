@@ -1,0 +1,101 @@
+"""``kveik agent``: run the node's store process in the foreground."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from kveik.agent.node import NodeAgent
+from kveik.config import AgentSettings, load, rows
+from kveik.errors import ConfigError, KveikError
+from kveik.records import Record
+from kveik.telemetry.logs import LogStates
+from kveik.telemetry.metrics import AgentMetrics, StateCollector
+
+HELP = "run the node's agent (DRAM tier and the tiers below) in the foreground"
+
+EPILOG = """\
+Settings come from --config, then from the environment (KVEIK_AGENT_NAME), then from flags.
+SIGTERM and SIGINT stop the agent cleanly; blocks stay in the arena for the next one.
+
+exit codes:
+  0  stopped by a signal
+  2  a setting is not valid
+  3  the agent could not start: the message says why and what to do
+"""
+
+logger = logging.getLogger("kveik.agent")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: one flag for each setting of the agent."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with an [agent] section")
+    settings = parser.add_argument_group("settings")
+    for row in rows("agent"):
+        default = f" ({row.default})" if row.default != "" else ""
+        metavar = (row.unit or row.kind.__name__).upper()
+        settings.add_argument(
+            f"--{row.name.replace('_', '-')}",
+            dest=f"set_{row.name}",
+            metavar=metavar,
+            help=f"{row.help}{default}".replace("%", "%%"),
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        settings = load(AgentSettings, file=args.config, environ=os.environ, given=_given(args))
+        registry = CollectorRegistry()
+        agent = NodeAgent(settings, listener=_listener(registry))
+    except ConfigError as error:
+        print(f"kveik agent: {error}", file=sys.stderr)
+        return 2
+    except KveikError as error:
+        print(f"kveik agent: {error}", file=sys.stderr)
+        return 3
+    try:
+        _serve_metrics(settings, agent, registry)
+        agent.start()
+        logger.info("agent %s is ready at %s", agent.service.agent_id, agent.socket_path)
+        stop.wait()
+    except OSError as error:
+        print(f"kveik agent: cannot serve metrics on port {settings.metrics_port}: {error.strerror}", file=sys.stderr)
+        return 3
+    finally:
+        agent.close()
+    logger.info("agent %s has stopped; its blocks stay in the arena", agent.service.agent_id)
+    return 0
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    flags = {name.removeprefix("set_"): value for name, value in vars(args).items() if name.startswith("set_")}
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _listener(registry: CollectorRegistry) -> Any:
+    metrics, logs = AgentMetrics(registry), LogStates(logger)
+
+    def tell(record: Record) -> None:
+        metrics(record)
+        logs(record)
+
+    return tell
+
+
+def _serve_metrics(settings: AgentSettings, agent: NodeAgent, registry: CollectorRegistry) -> None:
+    if settings.metrics_port:
+        registry.register(StateCollector(agent.service.state))
+        start_http_server(settings.metrics_port, addr="127.0.0.1", registry=registry)

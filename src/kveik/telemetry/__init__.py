@@ -1,0 +1,1 @@
+"""Listeners to records: metrics and logs. Nothing here is known to the code that it watches."""
