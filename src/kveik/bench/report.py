@@ -13,7 +13,7 @@ SCHEMA = 1
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """TTFT by prompt length and path, and whether all answers are equal."""
+    """TTFT by prompt length and route, and whether all answers are equal."""
     shown = Table(title="Time to first token, medians", title_justify="left")
     shown.add_column("prompt tokens", justify="right")
     for route in Route:

@@ -1,0 +1,1 @@
+"""Engines that compute nothing: for tests and for planning."""

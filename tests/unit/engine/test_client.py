@@ -1,0 +1,212 @@
+"""The HTTP client, against a simulated engine and against servers that misbehave."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kveik.engine.client import CompletionRequest, EngineClient, EngineStatusError, ServedModel, warm_up
+from kveik.errors import EngineError
+from kveik.simulate.engine import Behaviour, SimulatedEngine
+
+PROMPT = tuple(range(100, 150))
+
+
+@contextmanager
+def server_that_sends(raw: bytes, *, then_hangs: bool = False) -> Iterator[str]:
+    """A server that answers the first request with these bytes."""
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(raw)
+                if then_hangs:
+                    done.wait(10)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        done.set()
+        thread.join(5)
+
+
+def stream(*events: str) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + "".join(f"data: {event}\n\n" for event in events).encode()
+
+
+@pytest.fixture
+def engine() -> Iterator[SimulatedEngine]:
+    with SimulatedEngine() as running:
+        yield running
+
+
+def test_a_completion_has_ids_logprobs_times_and_cached_tokens(engine: SimulatedEngine) -> None:
+    client = EngineClient(engine.url)
+    answer = client.complete(CompletionRequest(PROMPT, 5, top_logprobs=20), "simulated")
+    assert len(answer.token_ids) == len(answer.logprobs) == len(answer.top_logprobs) == 5
+    for token, value, candidates in zip(answer.token_ids, answer.logprobs, answer.top_logprobs, strict=True):
+        assert candidates[token] == value
+        assert len(candidates) == 20
+    assert answer.prompt_tokens == 50
+    assert answer.cached_tokens == 0
+    assert 0 < answer.ttft_s <= answer.total_s
+
+
+def test_the_same_prompt_is_a_hit_and_another_salt_is_not(engine: SimulatedEngine) -> None:
+    client = EngineClient(engine.url)
+    ask = [CompletionRequest(PROMPT, 1, cache_salt=salt) for salt in ("a", "a", "b")]
+    assert [client.complete(request, "simulated").cached_tokens for request in ask] == [0, 48, 0]
+
+
+def test_requests_are_greedy_and_never_stop_early(engine: SimulatedEngine) -> None:
+    EngineClient(engine.url).complete(CompletionRequest(PROMPT, 2), "simulated")
+    body = engine.requests[-1]
+    assert body["temperature"] == 0.0
+    assert body["ignore_eos"] is True
+    assert "logprobs" not in body
+    assert "cache_salt" not in body
+
+
+def test_an_engine_that_hides_cached_tokens_gives_minus_one(engine: SimulatedEngine) -> None:
+    engine.behaviour.reports_cached_tokens = False
+    assert EngineClient(engine.url).complete(CompletionRequest(PROMPT, 1), "simulated").cached_tokens == -1
+
+
+def test_the_model_and_its_limit_are_read(engine: SimulatedEngine) -> None:
+    assert EngineClient(engine.url).model() == ServedModel("simulated", 2048)
+
+
+def test_an_address_may_end_with_v1_or_a_slash_or_lack_the_scheme(engine: SimulatedEngine) -> None:
+    for address in (f"{engine.url}/v1", f"{engine.url}/", engine.url.removeprefix("http://")):
+        client = EngineClient(address)
+        assert client.url == engine.url
+        assert client.health()
+
+
+@pytest.mark.parametrize("address", ["ftp://somewhere", "http://", "file:///etc/passwd"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(EngineError, match="no address of an engine"):
+        EngineClient(address)
+
+
+def test_a_refused_request_keeps_status_and_text(engine: SimulatedEngine) -> None:
+    with pytest.raises(EngineStatusError, match="maximum context length") as caught:
+        EngineClient(engine.url).complete(CompletionRequest((1,) * 3000, 1), "simulated")
+    assert caught.value.status == 400
+
+
+def test_a_stream_that_is_cut_is_an_error_and_no_short_answer(engine: SimulatedEngine) -> None:
+    engine.behaviour.breaks_stream_after = 3
+    with pytest.raises(EngineError, match="ended before"):
+        EngineClient(engine.url).complete(CompletionRequest(PROMPT, 8), "simulated")
+
+
+def test_an_error_inside_the_stream_is_raised() -> None:
+    with (
+        server_that_sends(stream('{"error": {"message": "kv load failed"}}', "[DONE]")) as url,
+        pytest.raises(EngineError, match="kv load failed"),
+    ):
+        EngineClient(url).complete(CompletionRequest(PROMPT, 1), "m")
+
+
+@pytest.mark.parametrize(
+    ("events", "complaint"),
+    [
+        (("{", "[DONE]"), "no JSON"),
+        (("[DONE]",), "no token ids"),
+        (('{"choices": [{"text": "x"}]}', "[DONE]"), "no token ids"),
+        (('{"choices": [{"token_ids": [1], "logprobs": {"tokens": []}}]}', "[DONE]"), "unknown form"),
+        (
+            (
+                '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [0.1], "top_logprobs": [{"x": 0.1}]}}]}',
+                "[DONE]",
+            ),
+            "unknown form",
+        ),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error(events: tuple[str, ...], complaint: str) -> None:
+    with server_that_sends(stream(*events)) as url, pytest.raises(EngineError, match=complaint):
+        EngineClient(url).complete(CompletionRequest(PROMPT, 1), "m")
+
+
+def test_a_silent_engine_is_given_up_after_the_read_timeout() -> None:
+    with server_that_sends(b"", then_hangs=True) as url:
+        client = EngineClient(url, read_timeout_s=0.1)
+        with pytest.raises(EngineError, match=r"no answer within 0\.1 s"):
+            client.complete(CompletionRequest(PROMPT, 1), "m")
+
+
+def test_an_engine_that_falls_silent_in_the_stream_is_given_up_too() -> None:
+    first = stream('{"choices": [{"token_ids": [1], "text": "a"}]}')
+    with server_that_sends(first, then_hangs=True) as url:
+        client = EngineClient(url, read_timeout_s=0.1)
+        with pytest.raises(EngineError, match=r"no answer within 0\.1 s"):
+            client.complete(CompletionRequest(PROMPT, 3), "m")
+
+
+def test_no_engine_at_all_is_an_engine_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    client = EngineClient(f"http://127.0.0.1:{port}")
+    assert not client.health()
+    with pytest.raises(EngineError, match="refused"):
+        client.model()
+
+
+def test_something_that_speaks_no_http_is_an_engine_error() -> None:
+    with server_that_sends(b"SSH-2.0-OpenSSH\r\n") as url, pytest.raises(EngineError):
+        EngineClient(url).model()
+
+
+def test_resetting_is_repeated_while_blocks_are_held(engine: SimulatedEngine) -> None:
+    client = EngineClient(engine.url)
+    client.complete(CompletionRequest(PROMPT, 1), "simulated")
+    engine.behaviour.refuses_resets = 2
+    client.reset_local_cache()
+    assert engine.behaviour.refuses_resets == 0
+    before = client.metrics()
+    client.complete(CompletionRequest(PROMPT, 1), "simulated")
+    assert client.metrics().samples != before.samples
+
+
+def test_resetting_gives_up_after_its_patience(engine: SimulatedEngine) -> None:
+    engine.behaviour.refuses_resets = 1000
+    with pytest.raises(EngineError, match="blocks are held"):
+        EngineClient(engine.url).reset_local_cache(patience_s=0.1)
+
+
+def test_without_development_mode_reset_and_configuration_are_404() -> None:
+    with SimulatedEngine(behaviour=Behaviour(development_mode=False)) as engine:
+        client = EngineClient(engine.url)
+        for call in (client.reset_local_cache, client.server_config):
+            with pytest.raises(EngineStatusError) as caught:
+                call()
+            assert caught.value.status == 404
+
+
+def test_a_warm_up_is_one_real_inference(engine: SimulatedEngine) -> None:
+    assert warm_up(EngineClient(engine.url), "simulated") > 0
+    assert engine.requests[-1]["max_tokens"] == 1
+
+
+def test_an_api_key_is_sent() -> None:
+    seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                seen.append(connection.recv(65536))
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        EngineClient(f"http://127.0.0.1:{listener.getsockname()[1]}", api_key="secret").health()
+        thread.join(5)
+    assert b"Authorization: Bearer secret" in seen[0]

@@ -1,0 +1,87 @@
+"""Reading an engine's counters and what changed between two readings."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kveik.engine.metrics import Metric, TokenEvidence, parse_metrics, token_evidence
+from kveik.errors import EngineError
+
+TEXT = """\
+# HELP vllm:prompt_tokens_total Number of prefill tokens processed.
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0",model_name="m"} 1000.0
+vllm:prompt_tokens_total{engine="1",model_name="m"} 500.0
+# TYPE vllm:prompt_tokens_by_source_total counter
+vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="local_compute"} 300.0
+vllm:prompt_tokens_by_source_total{engine="1",model_name="m",source="local_compute"} 200.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="external_kv_transfer"} 1000.0
+# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0"} 1.0
+# TYPE kveik:load_failures_total counter
+kveik:load_failures_total{engine="0",reason="timeout"} 2.0
+kveik:load_failures_total{engine="0",reason="checksum"} 3.0
+# TYPE kveik:attached gauge
+kveik:attached{engine="0"} 1.0
+"""
+
+
+def test_counters_are_summed_over_labels_that_are_not_asked_for() -> None:
+    snapshot = parse_metrics(TEXT)
+    assert snapshot.total(Metric.PROMPT_TOKENS) == 1500
+    assert snapshot.total(Metric.PROMPT_TOKENS, engine="1") == 500
+    assert snapshot.total(Metric.PROMPT_TOKENS_BY_SOURCE, source="local_compute") == 500
+    assert snapshot.total(Metric.KVEIK_LOAD_FAILURES) == 5
+
+
+def test_what_is_not_exported_counts_as_zero_and_is_known_to_be_absent() -> None:
+    snapshot = parse_metrics(TEXT)
+    assert snapshot.total(Metric.EXTERNAL_HITS) == 0
+    assert not snapshot.has(Metric.EXTERNAL_HITS)
+    assert snapshot.has(Metric.PROMPT_TOKENS)
+
+
+def test_block_size_and_connector_are_recognised() -> None:
+    snapshot = parse_metrics(TEXT)
+    assert snapshot.block_tokens == 128
+    assert snapshot.has_connector
+    empty = parse_metrics("")
+    assert empty.block_tokens == 0
+    assert not empty.has_connector
+
+
+def test_text_that_is_no_metrics_is_an_engine_error() -> None:
+    with pytest.raises(EngineError, match="Prometheus"):
+        parse_metrics("<html>not found</html>")
+
+
+def test_a_counter_that_ran_backwards_means_a_restart() -> None:
+    after = parse_metrics(TEXT)
+    before = parse_metrics(TEXT.replace("1000.0", "9000.0"))
+    with pytest.raises(EngineError, match="restarted"):
+        token_evidence(before, after)
+
+
+_counts = st.integers(0, 10**9)
+
+
+@given(_counts, _counts, _counts, _counts)
+def test_the_difference_of_two_readings_is_what_happened_between(
+    old: int, computed: int, local: int, external: int
+) -> None:
+    def text(base: int, *added: int) -> str:
+        sources = ("local_compute", "local_cache_hit", "external_kv_transfer")
+        lines = [
+            f'vllm:prompt_tokens_by_source_total{{source="{s}"}} {base + a}'
+            for s, a in zip(sources, added, strict=True)
+        ]
+        return "\n".join([*lines, f"vllm:prompt_tokens_total {base + sum(added)}"]) + "\n"
+
+    found = token_evidence(parse_metrics(text(old, 0, 0, 0)), parse_metrics(text(old, computed, local, external)))
+    assert (found.computed, found.local, found.external) == (computed, local, external)
+    assert found.prompt == computed + local + external
+
+
+def test_evidence_adds_up_field_by_field() -> None:
+    total = TokenEvidence(prompt=1, external=2, dropped_blocks=3) + TokenEvidence(prompt=10, local=5, dropped_blocks=1)
+    assert total == TokenEvidence(prompt=11, local=5, external=2, dropped_blocks=4)

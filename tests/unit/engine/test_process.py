@@ -1,0 +1,168 @@
+"""Servers that we start end with us, whatever happens."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kveik.engine.process import ServerProcess, free_port
+from kveik.errors import EngineStartError
+
+#: A server with a child, as vLLM has: it writes both process ids to a file and sleeps.
+FAMILY = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("family started", flush=True)
+with open(sys.argv[1] + ".part", "w") as file:
+    file.write(f"{os.getpid()} {child.pid}")
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(600)
+"""
+
+
+def eventually(condition: Callable[[], bool], patience_s: float = 10.0) -> bool:
+    until_s = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", *arguments]
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Iterator[tuple[ServerProcess, list[int]]]:
+    pids = tmp_path / "pids"
+    with ServerProcess("family", python(FAMILY, str(pids)), os.environ, tmp_path / "log") as server:
+        server.start()
+        server.wait_ready(pids.exists, 10)
+        yield server, [int(pid) for pid in pids.read_text().split()]
+
+
+def test_stopping_ends_the_whole_group(family: tuple[ServerProcess, list[int]]) -> None:
+    server, pids = family
+    assert all(alive(pid) for pid in pids)
+    server.stop()
+    assert not any(alive(pid) for pid in pids)
+    assert not server.running
+
+
+def test_killing_ends_the_whole_group_at_once(family: tuple[ServerProcess, list[int]]) -> None:
+    server, pids = family
+    server.kill()
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_server_can_be_started_again_after_a_kill(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    with ServerProcess("family", python(FAMILY, str(pids)), os.environ, tmp_path / "log") as server:
+        seen = []
+        for _ in range(2):
+            server.start()
+            server.wait_ready(pids.exists, 10)
+            seen.append(pids.read_text())
+            server.kill()
+            pids.unlink()
+        assert seen[0] != seen[1]
+    assert (tmp_path / "log").read_text().count("family started") == 2
+
+
+def test_a_child_that_outlives_its_server_is_ended_by_stop(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    orphan_maker = FAMILY.replace("time.sleep(600)\n", "sys.exit(0)\n").replace("import time; sys.exit(0)", "")
+    with ServerProcess("orphans", python(orphan_maker, str(pids)), os.environ, tmp_path / "log") as server:
+        server.start()
+        assert eventually(pids.exists)
+        child = int(pids.read_text().split()[1])
+        assert eventually(lambda: not server.running)
+        assert alive(child)
+        server.stop()
+        assert not alive(child)
+
+
+def test_a_server_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    stubborn = "import signal, sys, time; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w'); time.sleep(600)"
+    with ServerProcess("stubborn", python(stubborn, str(ready)), os.environ, tmp_path / "log") as server:
+        server.start()
+        server.wait_ready(ready.exists, 10)
+        server.stop(grace_s=0.1)
+        assert not server.running
+
+
+def test_a_server_that_ends_while_starting_is_reported_with_its_log(tmp_path: Path) -> None:
+    dying = "print('no room for the KV cache'); raise SystemExit(3)"
+    with ServerProcess("engine", python(dying), os.environ, tmp_path / "log") as server:
+        server.start()
+        with pytest.raises(EngineStartError, match="no room for the KV cache"):
+            server.wait_ready(lambda: False, 30)
+
+
+def test_a_server_that_never_gets_ready_is_given_up_and_progress_is_told(tmp_path: Path) -> None:
+    waited: list[float] = []
+    with ServerProcess("engine", python("import time; time.sleep(600)"), os.environ, tmp_path / "log") as server:
+        server.start()
+        with pytest.raises(EngineStartError, match=r"not ready within 0\.3 s"):
+            server.wait_ready(lambda: False, 0.3, waited.append)
+    assert waited == sorted(waited)
+    assert waited
+
+
+def test_a_server_cannot_be_started_twice(family: tuple[ServerProcess, list[int]]) -> None:
+    with pytest.raises(EngineStartError, match="running already"):
+        family[0].start()
+
+
+def test_ignored_signals_do_not_leak_into_the_server(tmp_path: Path) -> None:
+    """A tether that ignored SIGTERM by SIG_IGN would make the server ignore it too."""
+    report = "import signal; print(signal.getsignal(15) is signal.SIG_DFL, flush=True)"
+    with ServerProcess("server", python(report), os.environ, tmp_path / "log") as server:
+        server.start()
+        assert eventually(lambda: "True" in server.log_tail())
+
+
+def test_when_the_starter_is_killed_its_servers_end_too(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    starter = textwrap.dedent(
+        f"""
+        import os, sys, time
+        from pathlib import Path
+        from kveik.engine.process import ServerProcess
+        server = ServerProcess("family", [sys.executable, "-c", {FAMILY!r}, {str(pids)!r}], os.environ,
+                               Path({str(tmp_path / "log")!r}))
+        server.start()
+        time.sleep(600)
+        """
+    )
+    process = subprocess.Popen(python(starter))
+    try:
+        assert eventually(pids.exists)
+        family = [int(pid) for pid in pids.read_text().split()]
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert eventually(lambda: not any(alive(pid) for pid in family), patience_s=15)
+
+
+def test_free_ports_can_be_listened_on() -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", free_port())):
+        pass
