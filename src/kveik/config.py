@@ -68,9 +68,7 @@ class AgentSettings:
 
     socket: str = setting("", "Unix socket to listen on; empty: agent.sock in the runtime directory.", unit="path")
     arena: str = setting("", "File that backs the arena; empty: /dev/shm/kveik-UID.arena.", unit="path")
-    arena_bytes: int = setting(
-        0, "Size of the DRAM tier; 0: a quarter of the free memory.", unit="bytes", minimum=0
-    )
+    arena_bytes: int = setting(0, "Size of the DRAM tier; 0: a quarter of the free memory.", unit="bytes", minimum=0)
     slab_bytes: int = setting(
         0,
         "Unit in which the arena is given to block sizes; 0: about a 32nd of the arena, 16 MiB to 1 GiB.",

@@ -9,7 +9,9 @@ import pytest
 from kveik.clock import Deadline, FakeClock
 from kveik.kv import frame
 from kveik.kv.keys import BlockKey
-from kveik.store.base import REASONS, BlockResult, Status
+from kveik.store.base import REASONS, BlockResult, BlockStore, Status
+from tests.blocks import Block, make_block
+from tests.contract.conftest import StoreMaker
 
 
 def soon() -> Deadline:
@@ -20,17 +22,17 @@ def passed() -> Deadline:
     return Deadline(0.0, FakeClock())
 
 
-def put(store, *blocks):
+def put(store: BlockStore, *blocks: Block) -> list[Status]:
     return [result.status for result in store.put([b.key for b in blocks], [b.frame for b in blocks], soon())]
 
 
-def get(store, block) -> tuple[BlockResult, bytes]:
+def get(store: BlockStore, block: Block) -> tuple[BlockResult, bytes]:
     buffer = block.buffer()
     (result,) = store.get([block.key], [buffer], soon())
     return result, bytes(buffer)
 
 
-def test_what_was_put_can_be_found_and_read_back_byte_for_byte(store, make_block):
+def test_what_was_put_can_be_found_and_read_back_byte_for_byte(store: BlockStore) -> None:
     blocks = [make_block(number) for number in range(5)]
 
     assert put(store, *blocks) == [Status.STORED] * 5
@@ -43,7 +45,7 @@ def test_what_was_put_can_be_found_and_read_back_byte_for_byte(store, make_block
         assert block.is_in(content)
 
 
-def test_blocks_of_several_sizes_live_side_by_side(store, make_block):
+def test_blocks_of_several_sizes_live_side_by_side(store: BlockStore) -> None:
     blocks = [make_block(number, payload_bytes=size) for number, size in enumerate([512, 4096, 5000, 262144])]
 
     assert put(store, *blocks) == [Status.STORED] * 4
@@ -51,7 +53,7 @@ def test_blocks_of_several_sizes_live_side_by_side(store, make_block):
     assert all(block.is_in(get(store, block)[1]) for block in blocks)
 
 
-def test_a_key_that_was_never_put_is_a_miss_and_not_a_failure(store, make_block):
+def test_a_key_that_was_never_put_is_a_miss_and_not_a_failure(store: BlockStore) -> None:
     block = make_block(1)
 
     assert store.lookup([block.key], soon()) == [False]
@@ -59,14 +61,14 @@ def test_a_key_that_was_never_put_is_a_miss_and_not_a_failure(store, make_block)
     assert store.delete([block.key]) == [BlockResult(Status.MISS)]
 
 
-def test_no_keys_give_no_results(store):
+def test_no_keys_give_no_results(store: BlockStore) -> None:
     assert store.lookup([], soon()) == []
     assert store.get([], [], soon()) == []
     assert store.put([], [], soon()) == []
     assert store.delete([]) == []
 
 
-def test_the_first_writer_of_a_key_wins(store, make_block):
+def test_the_first_writer_of_a_key_wins(store: BlockStore) -> None:
     first = make_block(1)
     second = bytearray(first.frame)
     frame.seal(memoryview(second), first.key, len(second) - frame.HEADER_BYTES, written_at_s=2_000_000_000.0)
@@ -79,23 +81,23 @@ def test_the_first_writer_of_a_key_wins(store, make_block):
     assert kept.written_at_s != 2_000_000_000.0
 
 
-def test_a_key_twice_in_one_batch_is_stored_once(store, make_block):
+def test_a_key_twice_in_one_batch_is_stored_once(store: BlockStore) -> None:
     block = make_block(1)
 
     assert sorted(status.value for status in put(store, block, block)) == ["exists", "stored"]
 
 
-def test_of_two_writers_at_once_one_stores_and_the_other_finds_it_there(store, make_block):
+def test_of_two_writers_at_once_one_stores_and_the_other_finds_it_there(store: BlockStore) -> None:
     for number in range(20):
         block = make_block(number, payload_bytes=65536)
         barrier = threading.Barrier(2)
         statuses: list[Status] = []
 
-        def write(block=block, barrier=barrier, statuses=statuses) -> None:
+        def write(block: Block, barrier: threading.Barrier, statuses: list[Status]) -> None:
             barrier.wait()
             statuses.extend(put(store, block))
 
-        threads = [threading.Thread(target=write) for _ in range(2)]
+        threads = [threading.Thread(target=write, args=(block, barrier, statuses)) for _ in range(2)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -108,7 +110,7 @@ def test_of_two_writers_at_once_one_stores_and_the_other_finds_it_there(store, m
         assert block.is_in(content)
 
 
-def test_each_key_of_a_batch_has_its_own_result(store, make_block):
+def test_each_key_of_a_batch_has_its_own_result(store: BlockStore) -> None:
     there, absent, short = (make_block(number) for number in range(3))
     put(store, there, short)
     buffers = [there.buffer(), absent.buffer(), short.buffer()[:-1]]
@@ -120,7 +122,7 @@ def test_each_key_of_a_batch_has_its_own_result(store, make_block):
 
 
 @pytest.mark.parametrize("missing_bytes", [1, 8192, 8192 + 4000])
-def test_a_buffer_that_is_too_short_fails_and_the_block_stays(store, make_block, missing_bytes):
+def test_a_buffer_that_is_too_short_fails_and_the_block_stays(store: BlockStore, missing_bytes: int) -> None:
     block = make_block(1)
     put(store, block)
 
@@ -130,7 +132,7 @@ def test_a_buffer_that_is_too_short_fails_and_the_block_stays(store, make_block,
     assert get(store, block)[0].status is Status.HIT
 
 
-def test_a_buffer_may_be_longer_than_its_frame(store, make_block):
+def test_a_buffer_may_be_longer_than_its_frame(store: BlockStore) -> None:
     block = make_block(1)
     longer = memoryview(bytearray(bytes(block.frame) + b"x" * 100))
 
@@ -143,7 +145,7 @@ def test_a_buffer_may_be_longer_than_its_frame(store, make_block):
     assert bytes(buffer[-100:]) == bytes(100)
 
 
-def test_a_frame_of_another_key_is_not_stored(store, make_block):
+def test_a_frame_of_another_key_is_not_stored(store: BlockStore) -> None:
     block, other = make_block(1), make_block(2)
 
     (result,) = store.put([block.key], [other.frame], soon())
@@ -152,7 +154,7 @@ def test_a_frame_of_another_key_is_not_stored(store, make_block):
     assert store.lookup([block.key], soon()) == [False]
 
 
-def test_a_buffer_without_a_sealed_frame_is_not_stored(store, make_block):
+def test_a_buffer_without_a_sealed_frame_is_not_stored(store: BlockStore) -> None:
     block = make_block(1)
 
     (result,) = store.put([block.key], [block.buffer()], soon())
@@ -161,7 +163,7 @@ def test_a_buffer_without_a_sealed_frame_is_not_stored(store, make_block):
     assert store.lookup([block.key], soon()) == [False]
 
 
-def test_wrong_bytes_are_corrupt_once_then_a_miss_and_never_a_hit(store, make_block):
+def test_wrong_bytes_are_corrupt_once_then_a_miss_and_never_a_hit(store: BlockStore) -> None:
     block = make_block(1)
     assert store.put([block.key], [block.damaged()], soon())[0].status is Status.STORED
 
@@ -172,7 +174,7 @@ def test_wrong_bytes_are_corrupt_once_then_a_miss_and_never_a_hit(store, make_bl
     assert store.lookup([block.key], soon()) == [False]
 
 
-def test_a_block_that_was_corrupt_can_be_stored_again(store, make_block):
+def test_a_block_that_was_corrupt_can_be_stored_again(store: BlockStore) -> None:
     block = make_block(1)
     store.put([block.key], [block.damaged()], soon())
     get(store, block)
@@ -181,7 +183,7 @@ def test_a_block_that_was_corrupt_can_be_stored_again(store, make_block):
     assert block.is_in(get(store, block)[1])
 
 
-def test_a_deleted_block_is_gone_and_can_be_put_again(store, make_block):
+def test_a_deleted_block_is_gone_and_can_be_put_again(store: BlockStore) -> None:
     block, other = make_block(1), make_block(2)
     put(store, block, other)
 
@@ -192,7 +194,7 @@ def test_a_deleted_block_is_gone_and_can_be_put_again(store, make_block):
     assert put(store, block) == [Status.STORED]
 
 
-def test_after_the_deadline_nothing_is_moved(store, make_block):
+def test_after_the_deadline_nothing_is_moved(store: BlockStore) -> None:
     there, new = make_block(1), make_block(2)
     put(store, there)
     buffer = there.buffer()
@@ -206,7 +208,7 @@ def test_after_the_deadline_nothing_is_moved(store, make_block):
     assert store.lookup([new.key], soon()) == [False]
 
 
-def test_a_closed_store_finds_nothing_and_fails_every_call(store, make_block):
+def test_a_closed_store_finds_nothing_and_fails_every_call(store: BlockStore) -> None:
     block = make_block(1)
     put(store, block)
 
@@ -218,7 +220,7 @@ def test_a_closed_store_finds_nothing_and_fails_every_call(store, make_block):
         assert (result.status, result.reason) == (Status.FAILED, "closed")
 
 
-def test_every_reason_that_a_store_gives_is_a_known_one(store, make_block):
+def test_every_reason_that_a_store_gives_is_a_known_one(store: BlockStore) -> None:
     block = make_block(1)
     results = [*store.put([block.key], [block.damaged()], passed()), *store.put([block.key], [block.damaged()], soon())]
     results += [*store.get([block.key], [block.buffer()[:10]], soon()), get(store, block)[0]]
@@ -226,7 +228,7 @@ def test_every_reason_that_a_store_gives_is_a_known_one(store, make_block):
     assert all(result.reason in REASONS for result in results if not result.ok)
 
 
-def test_stats_follow_what_is_stored(store, make_block):
+def test_stats_follow_what_is_stored(store: BlockStore) -> None:
     blocks = [make_block(number) for number in range(4)]
     empty = store.stats()
     put(store, *blocks)
@@ -239,12 +241,12 @@ def test_stats_follow_what_is_stored(store, make_block):
     assert not full.read_only
 
 
-def test_the_name_is_fit_for_a_metric_label(store):
+def test_the_name_is_fit_for_a_metric_label(store: BlockStore) -> None:
     assert store.name.isidentifier()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_order_of_calls_gives_what_a_dictionary_would_give(store, make_block, seed):
+def test_any_order_of_calls_gives_what_a_dictionary_would_give(store: BlockStore, seed: int) -> None:
     source = random.Random(seed)
     blocks = [make_block(number, payload_bytes=700 + 4096 * (number % 3)) for number in range(8)]
     model: set[BlockKey] = set()
@@ -274,7 +276,7 @@ def test_any_order_of_calls_gives_what_a_dictionary_would_give(store, make_block
     assert store.stats().blocks == len(model)
 
 
-def test_in_a_storm_of_threads_a_hit_is_always_the_right_block(store, make_block):
+def test_in_a_storm_of_threads_a_hit_is_always_the_right_block(store: BlockStore) -> None:
     blocks = [make_block(number, payload_bytes=16384) for number in range(6)]
     wrong: list[object] = []
     hits: list[int] = []
@@ -311,7 +313,7 @@ def test_in_a_storm_of_threads_a_hit_is_always_the_right_block(store, make_block
     assert hits
 
 
-def test_a_durable_store_finds_its_blocks_when_opened_again(maker, make_block):
+def test_a_durable_store_finds_its_blocks_when_opened_again(maker: StoreMaker) -> None:
     store = maker.open()
     if not store.capabilities.durable:
         pytest.skip("this tier does not promise it")
@@ -325,7 +327,7 @@ def test_a_durable_store_finds_its_blocks_when_opened_again(maker, make_block):
     assert block.is_in(get(again, block)[1])
 
 
-def test_a_shared_store_shows_blocks_to_another_one_that_is_open_at_the_same_time(maker, make_block):
+def test_a_shared_store_shows_blocks_to_another_one_that_is_open_at_the_same_time(maker: StoreMaker) -> None:
     store, other = maker.open(), None
     if not store.capabilities.shared:
         pytest.skip("this tier does not promise it")
@@ -338,7 +340,7 @@ def test_a_shared_store_shows_blocks_to_another_one_that_is_open_at_the_same_tim
     assert put(other, block) == [Status.EXISTS]
 
 
-def test_a_bounded_store_keeps_its_limit_and_the_newest_blocks(maker, make_block):
+def test_a_bounded_store_keeps_its_limit_and_the_newest_blocks(maker: StoreMaker) -> None:
     limit_bytes = 4 << 20
     store = maker.open(limit_bytes)
     assert store.capabilities.bounded
@@ -354,7 +356,7 @@ def test_a_bounded_store_keeps_its_limit_and_the_newest_blocks(maker, make_block
     assert not present[0]
 
 
-def _put_in_the_end(store, block) -> None:
+def _put_in_the_end(store: BlockStore, block: Block) -> None:
     """Eviction may run in the background: there is no room until it did its round."""
     give_up = Deadline.after(10.0)
     while not give_up.passed:

@@ -19,13 +19,13 @@ def after_failed_trial(breaker: Breaker) -> Breaker:
     return trial.failed(breaker.until_s)
 
 
-def test_a_closed_breaker_lets_every_call_through():
+def test_a_closed_breaker_lets_every_call_through() -> None:
     breaker = Breaker(POLICY)
 
     assert breaker.permit(0.0) == (breaker, True)
 
 
-def test_it_opens_at_the_given_number_of_failures_in_a_row():
+def test_it_opens_at_the_given_number_of_failures_in_a_row() -> None:
     breaker = Breaker(POLICY).failed(1.0).failed(2.0)
     assert breaker.state == CLOSED
 
@@ -34,37 +34,37 @@ def test_it_opens_at_the_given_number_of_failures_in_a_row():
     assert (breaker.state, breaker.until_s) == (OPEN, 4.0)
 
 
-def test_a_success_between_failures_starts_the_count_again():
+def test_a_success_between_failures_starts_the_count_again() -> None:
     breaker = Breaker(POLICY).failed(1.0).failed(2.0).succeeded().failed(3.0).failed(4.0)
 
     assert breaker.state == CLOSED
 
 
-def test_one_time_out_opens_it_at_once():
+def test_one_time_out_opens_it_at_once() -> None:
     assert opened().state == OPEN
 
 
-def test_an_open_breaker_lets_nothing_through_until_its_pause_is_over():
+def test_an_open_breaker_lets_nothing_through_until_its_pause_is_over() -> None:
     breaker = opened(100.0)
 
     assert breaker.permit(100.99) == (breaker, False)
     assert breaker.permit(101.0)[1]
 
 
-def test_after_the_pause_exactly_one_trial_goes_through():
+def test_after_the_pause_exactly_one_trial_goes_through() -> None:
     trial, permitted = opened(100.0).permit(101.0)
 
     assert (trial.state, permitted) == (HALF_OPEN, True)
     assert not trial.permit(101.5)[1]
 
 
-def test_a_trial_that_works_closes_it():
+def test_a_trial_that_works_closes_it() -> None:
     trial, _ = opened(100.0).permit(101.0)
 
     assert trial.succeeded() == Breaker(POLICY)
 
 
-def test_each_failed_trial_doubles_the_pause_up_to_the_longest():
+def test_each_failed_trial_doubles_the_pause_up_to_the_longest() -> None:
     breaker = opened(100.0)
     pauses = []
     for _ in range(4):
@@ -74,7 +74,7 @@ def test_each_failed_trial_doubles_the_pause_up_to_the_longest():
     assert pauses == [2.0, 4.0, 4.0, 4.0]
 
 
-def test_a_trial_whose_outcome_never_comes_is_followed_by_another():
+def test_a_trial_whose_outcome_never_comes_is_followed_by_another() -> None:
     trial, _ = opened(100.0).permit(101.0)
 
     again, permitted = trial.permit(102.0)
@@ -83,14 +83,14 @@ def test_a_trial_whose_outcome_never_comes_is_followed_by_another():
     assert again.state == HALF_OPEN
 
 
-def test_late_news_of_older_calls_does_not_lengthen_the_pause():
+def test_late_news_of_older_calls_does_not_lengthen_the_pause() -> None:
     breaker = opened(100.0)
 
     assert breaker.failed(100.5, timed_out=True) == breaker
 
 
 @given(st.lists(st.tuples(st.sampled_from(["permit", "fail", "time out", "succeed"]), st.floats(0, 5)), max_size=60))
-def test_whatever_happens_it_lets_a_call_through_again_after_the_longest_pause(events):
+def test_whatever_happens_it_lets_a_call_through_again_after_the_longest_pause(events: list[tuple[str, float]]) -> None:
     breaker, now_s = Breaker(POLICY), 0.0
     for event, seconds in events:
         now_s += seconds
@@ -106,7 +106,7 @@ def test_whatever_happens_it_lets_a_call_through_again_after_the_longest_pause(e
 
 
 @pytest.mark.parametrize("failures", [1, 2, 5])
-def test_a_policy_of_one_failure_opens_at_the_first(failures):
+def test_a_policy_of_one_failure_opens_at_the_first(failures: int) -> None:
     breaker = Breaker(BreakerPolicy(failures=failures)).failed(0.0)
 
     assert (breaker.state == OPEN) == (failures == 1)

@@ -5,7 +5,7 @@ import time
 from kveik.clock import SYSTEM_CLOCK, Deadline, FakeClock
 
 
-def test_a_deadline_passes_when_its_time_has_come():
+def test_a_deadline_passes_when_its_time_has_come() -> None:
     clock = FakeClock()
     deadline = Deadline.after(2.0, clock)
 
@@ -16,7 +16,7 @@ def test_a_deadline_passes_when_its_time_has_come():
     assert (deadline.remaining_s, deadline.passed) == (0.0, True)
 
 
-def test_what_remains_is_never_negative():
+def test_what_remains_is_never_negative() -> None:
     clock = FakeClock()
     deadline = Deadline.after(1.0, clock)
     clock.advance(10.0)
@@ -24,7 +24,7 @@ def test_what_remains_is_never_negative():
     assert deadline.remaining_s == 0.0
 
 
-def test_a_fake_clock_stands_still():
+def test_a_fake_clock_stands_still() -> None:
     clock = FakeClock(5.0)
 
     assert (clock.monotonic(), clock.wall()) == (5.0, 5.0)
@@ -32,7 +32,7 @@ def test_a_fake_clock_stands_still():
     assert (clock.monotonic(), clock.wall()) == (6.0, 6.0)
 
 
-def test_the_system_clock_is_the_machines():
+def test_the_system_clock_is_the_machines() -> None:
     assert abs(SYSTEM_CLOCK.wall() - time.time()) < 60
     assert SYSTEM_CLOCK.monotonic() <= time.monotonic()
     assert not Deadline.after(60.0).passed

@@ -15,11 +15,11 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_without_any_source_the_defaults_hold():
+def test_without_any_source_the_defaults_hold() -> None:
     assert load(AgentSettings) == AgentSettings()
 
 
-def test_later_sources_win(tmp_path):
+def test_later_sources_win(tmp_path: Path) -> None:
     file = write(tmp_path, "[agent]\nfilesystem_threads = 2\nbreaker_failures = 2\nfilesystem = '/file'\n")
     environ = {"KVEIK_AGENT_BREAKER_FAILURES": "5", "KVEIK_AGENT_FILESYSTEM": "/env"}
 
@@ -28,7 +28,7 @@ def test_later_sources_win(tmp_path):
     assert (settings.filesystem_threads, settings.breaker_failures, settings.filesystem) == (2, 5, "/given")
 
 
-def test_sections_do_not_mix(tmp_path):
+def test_sections_do_not_mix(tmp_path: Path) -> None:
     file = write(tmp_path, "[agent]\nsocket = '/agent'\n[connector]\nsocket = '/connector'\n")
 
     assert load(AgentSettings, file=file).socket == "/agent"
@@ -39,16 +39,16 @@ def test_sections_do_not_mix(tmp_path):
     ("given", "value"),
     [(4096, 4096), ("4096", 4096), ("2.5 GiB", 5 << 29), ("1KiB", 1024), ("3 TiB", 3 << 40), (4096.0, 4096)],
 )
-def test_sizes_may_have_units(given, value):
+def test_sizes_may_have_units(given: object, value: object) -> None:
     assert load(AgentSettings, given={"arena_bytes": given}).arena_bytes == value
 
 
 @pytest.mark.parametrize(("given", "value"), [("true", True), ("0", False), ("Off", False), (True, True)])
-def test_switches_may_be_written_as_text(given, value):
+def test_switches_may_be_written_as_text(given: object, value: object) -> None:
     assert load(AgentSettings, given={"huge_pages": given}).huge_pages is value
 
 
-def test_whole_numbers_serve_as_seconds():
+def test_whole_numbers_serve_as_seconds() -> None:
     assert load(AgentSettings, given={"tier_deadline_s": 3}).tier_deadline_s == 3.0
 
 
@@ -73,7 +73,7 @@ def test_whole_numbers_serve_as_seconds():
         ("socket", 7),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused_by_name(name, value):
+def test_a_value_of_the_wrong_kind_is_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"agent: {name} is .*, expected"):
         load(AgentSettings, given={name: value})
 
@@ -87,22 +87,22 @@ def test_a_value_of_the_wrong_kind_is_refused_by_name(name, value):
         ("metrics_port", 65536, "at most 65535 port"),
     ],
 )
-def test_a_value_out_of_range_is_refused_with_the_bound(name, value, expected):
+def test_a_value_out_of_range_is_refused_with_the_bound(name: str, value: object, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         load(AgentSettings, given={name: value})
 
 
-def test_a_choice_that_does_not_exist_is_refused_with_the_choices():
+def test_a_choice_that_does_not_exist_is_refused_with_the_choices() -> None:
     with pytest.raises(ConfigError, match="expected one of 'full', 'sampled'"):
         load(ConnectorSettings, given={"weights_digest": "none"})
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones():
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="unknown setting 'arena_byte'; known are socket, arena, arena_bytes"):
         load(AgentSettings, given={"arena_byte": 1})
 
 
-def test_the_source_of_a_wrong_value_is_named(tmp_path):
+def test_the_source_of_a_wrong_value_is_named(tmp_path: Path) -> None:
     file = write(tmp_path, "[agent]\nmetrics_port = -1\n")
 
     with pytest.raises(ConfigError, match=r"kveik.toml \[agent\]: metrics_port"):
@@ -120,23 +120,23 @@ def test_the_source_of_a_wrong_value_is_named(tmp_path):
         ("[agent]\nnope = 1\n", "unknown setting 'nope'"),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path, text, message):
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load(AgentSettings, file=write(tmp_path, text))
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read .*absent.toml"):
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*absent\.toml"):
         load(AgentSettings, file=tmp_path / "absent.toml")
 
 
-def test_settings_are_frozen():
+def test_settings_are_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         AgentSettings().socket = "other"  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_every_row_is_complete_and_its_default_is_valid(section):
+def test_every_row_is_complete_and_its_default_is_valid(section: str) -> None:
     for row in rows(section):
         assert row.help.endswith(".")
         assert row.env == f"KVEIK_{section}_{row.name}".upper()
@@ -145,7 +145,7 @@ def test_every_row_is_complete_and_its_default_is_valid(section):
             assert row.unit, row.name
 
 
-def test_the_runtime_folder_is_the_users_own(monkeypatch):
+def test_the_runtime_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
     assert default_runtime_dir() == "/run/user/7/kveik"
     monkeypatch.delenv("XDG_RUNTIME_DIR")

@@ -57,9 +57,7 @@ def _leading_tokens(group: GroupSpec, present: Present, bound: int) -> tuple[int
     return bound, None
 
 
-def _longest_common(
-    groups: Sequence[GroupSpec], present: Present, bound: int, unit: int, reason: str
-) -> HitLength:
+def _longest_common(groups: Sequence[GroupSpec], present: Present, bound: int, unit: int, reason: str) -> HitLength:
     partial = [group for group in groups if group.kind is not GroupKind.FULL]
     tokens = bound
     while tokens > 0:
@@ -74,9 +72,7 @@ def _longest_common(
     return HitLength(max(0, tokens), reason)
 
 
-def _first_obstacle(
-    groups: Sequence[GroupSpec], present: Present, tokens: int
-) -> tuple[GroupSpec, int] | None:
+def _first_obstacle(groups: Sequence[GroupSpec], present: Present, tokens: int) -> tuple[GroupSpec, int] | None:
     for group in groups:
         for block in reversed(group.needed_blocks(tokens)):
             if not present(group.index, block):

@@ -148,9 +148,7 @@ class LowerTiers:
         rest = list(range(len(self._tiers)))
         return rest if hint == ABSENT else [hint, *(tier for tier in rest if tier != hint)]
 
-    def cascade(
-        self, key: BlockKey, frame: memoryview, tiers: Sequence[int] | None, done: Callable[[], None]
-    ) -> bool:
+    def cascade(self, key: BlockKey, frame: memoryview, tiers: Sequence[int] | None, done: Callable[[], None]) -> bool:
         """Write a sealed frame to the tiers (all, if None) in the background.
 
         False: the queue is full or closed; ``done`` is then never called. Otherwise ``done`` is

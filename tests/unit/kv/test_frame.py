@@ -15,7 +15,7 @@ KEY = BlockKey.of(b"N" * 16, b"H" * 32, 1, 2)
 SHORT_KEY = BlockKey.of(b"N" * 16, b"H" * 16)
 
 
-def sealed(key=KEY, payload=b"some payload of a block" * 10) -> bytearray:
+def sealed(key: BlockKey = KEY, payload: bytes = b"some payload of a block" * 10) -> bytearray:
     buffer = bytearray(frame.frame_bytes(len(payload)))
     buffer[frame.HEADER_BYTES :] = payload
     frame.seal(memoryview(buffer), key, len(payload), written_at_s=12.5)
@@ -23,7 +23,7 @@ def sealed(key=KEY, payload=b"some payload of a block" * 10) -> bytearray:
 
 
 @given(st.binary(min_size=16, max_size=16) | st.binary(min_size=32, max_size=32), st.binary(max_size=5000))
-def test_a_sealed_frame_verifies_and_says_what_it_is(block_hash, payload):
+def test_a_sealed_frame_verifies_and_says_what_it_is(block_hash: bytes, payload: bytes) -> None:
     key = BlockKey.of(b"N" * 16, block_hash)
     buffer = sealed(key, payload)
 
@@ -34,7 +34,7 @@ def test_a_sealed_frame_verifies_and_says_what_it_is(block_hash, payload):
 
 
 @given(st.integers(0, 8 * frame.HEADER_USED_BYTES - 1))
-def test_any_flipped_bit_of_the_header_is_noticed(bit):
+def test_any_flipped_bit_of_the_header_is_noticed(bit: int) -> None:
     buffer = sealed()
     buffer[bit // 8] ^= 1 << bit % 8
 
@@ -43,7 +43,7 @@ def test_any_flipped_bit_of_the_header_is_noticed(bit):
 
 
 @given(st.integers(0, 8 * 230 - 1))
-def test_any_flipped_bit_of_the_payload_is_noticed(bit):
+def test_any_flipped_bit_of_the_payload_is_noticed(bit: int) -> None:
     buffer = sealed()
     buffer[frame.HEADER_BYTES + bit // 8] ^= 1 << bit % 8
 
@@ -52,23 +52,23 @@ def test_any_flipped_bit_of_the_payload_is_noticed(bit):
 
 
 @given(st.integers(0, frame.HEADER_BYTES + 229))
-def test_any_truncation_is_noticed(length):
+def test_any_truncation_is_noticed(length: int) -> None:
     with pytest.raises(FrameCorruptError):
         frame.verify(memoryview(sealed())[:length], KEY)
 
 
 @given(st.binary(max_size=300))
-def test_other_bytes_are_no_frame(content):
+def test_other_bytes_are_no_frame(content: bytes) -> None:
     with pytest.raises(FrameError):
         frame.read_header(memoryview(content))
 
 
-def test_a_page_of_zeros_is_no_frame():
+def test_a_page_of_zeros_is_no_frame() -> None:
     with pytest.raises(FrameCorruptError, match="magic"):
         frame.read_header(memoryview(bytes(frame.HEADER_BYTES)))
 
 
-def test_bytes_after_the_frame_do_not_matter():
+def test_bytes_after_the_frame_do_not_matter() -> None:
     assert frame.verify(memoryview(sealed() + b"tail"), KEY).key == KEY
 
 
@@ -82,17 +82,17 @@ def test_bytes_after_the_frame_do_not_matter():
         SHORT_KEY,
     ],
 )
-def test_a_sound_frame_of_another_block_is_foreign(other):
+def test_a_sound_frame_of_another_block_is_foreign(other: BlockKey) -> None:
     with pytest.raises(FrameForeignError, match=KEY.text):
         frame.verify(memoryview(sealed()), other)
 
 
-def test_a_sound_frame_of_another_length_is_foreign():
+def test_a_sound_frame_of_another_length_is_foreign() -> None:
     with pytest.raises(FrameForeignError, match="payload of 230 bytes, expected 231"):
         frame.verify(memoryview(sealed()), KEY, 231)
 
 
-def test_a_frame_of_a_later_version_is_foreign_whatever_its_header_holds():
+def test_a_frame_of_a_later_version_is_foreign_whatever_its_header_holds() -> None:
     buffer = sealed()
     struct.pack_into("<H", buffer, len(frame.MAGIC), frame.FRAME_VERSION + 1)
 
@@ -100,7 +100,7 @@ def test_a_frame_of_a_later_version_is_foreign_whatever_its_header_holds():
         frame.read_header(memoryview(buffer))
 
 
-def test_a_sound_header_without_a_block_key_is_foreign():
+def test_a_sound_header_without_a_block_key_is_foreign() -> None:
     fields = bytearray(sealed()[: frame.HEADER_USED_BYTES - 8])
     struct.pack_into("<H", fields, len(frame.MAGIC) + 2, 7)
     header = bytes(fields) + struct.pack("<Q", xxhash.xxh3_64_intdigest(bytes(fields)))
@@ -109,7 +109,7 @@ def test_a_sound_header_without_a_block_key_is_foreign():
         frame.read_header(memoryview(header))
 
 
-def test_the_header_alone_can_be_checked_without_reading_the_payload():
+def test_the_header_alone_can_be_checked_without_reading_the_payload() -> None:
     buffer = sealed()
     buffer[-1] ^= 1
 
@@ -118,7 +118,7 @@ def test_the_header_alone_can_be_checked_without_reading_the_payload():
         frame.verify_header(memoryview(buffer)[:-1], KEY)
 
 
-def test_the_stored_form_never_changes_within_a_version():
+def test_the_stored_form_never_changes_within_a_version() -> None:
     digest = xxhash.xxh3_64_hexdigest(bytes(sealed()))
 
     assert (frame.FRAME_VERSION, frame.HEADER_USED_BYTES, digest) == (1, 104, "25be89ed1baff5e6")

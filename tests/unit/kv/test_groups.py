@@ -35,13 +35,13 @@ def state(block: int) -> GroupSpec:
         (sliding(16, 64), 0, []),
     ],
 )
-def test_the_blocks_that_a_hit_needs(group, hit_tokens, needed):
+def test_the_blocks_that_a_hit_needs(group: GroupSpec, hit_tokens: int, needed: list[int]) -> None:
     assert list(group.needed_blocks(hit_tokens)) == needed
 
 
 @pytest.mark.parametrize("window", range(1, 40))
 @pytest.mark.parametrize("block", [1, 4, 16])
-def test_a_window_needs_exactly_the_blocks_of_the_tokens_it_sees(block, window):
+def test_a_window_needs_exactly_the_blocks_of_the_tokens_it_sees(block: int, window: int) -> None:
     group = sliding(block, window)
     for hit_tokens in range(0, 8 * block + 1, block):
         seen = [token for token in range(hit_tokens) if token > hit_tokens - window]
@@ -52,11 +52,11 @@ def test_a_window_needs_exactly_the_blocks_of_the_tokens_it_sees(block, window):
     ("kind", "block", "window"),
     [(GroupKind.FULL, 0, 0), (GroupKind.SLIDING_WINDOW, 16, 0), (GroupKind.FULL, 16, 5), (GroupKind.STATE, 16, 1)],
 )
-def test_a_layout_that_makes_no_sense_is_refused(kind, block, window):
+def test_a_layout_that_makes_no_sense_is_refused(kind: GroupKind, block: int, window: int) -> None:
     with pytest.raises(LayoutRefusedError, match="group 7"):
         GroupSpec(7, kind, block, window)
 
 
-def test_the_description_names_kind_block_and_window():
+def test_the_description_names_kind_block_and_window() -> None:
     assert full(16).describe() == "full, block 16"
     assert sliding(16, 512).describe() == "sliding_window, block 16, window 512"

@@ -10,10 +10,11 @@ from kveik.kv.groups import GroupKind, GroupSpec
 from kveik.kv.hit_length import HitLength, alignment_tokens, usable_hit
 
 LIMIT_TOKENS = 48
+Case = tuple[list[GroupSpec], set[tuple[int, int]], int]
 
 
 @st.composite
-def group_lists(draw) -> list[GroupSpec]:
+def group_lists(draw: st.DrawFn) -> list[GroupSpec]:
     groups = []
     for index in range(draw(st.integers(1, 3))):
         kind = draw(st.sampled_from(GroupKind))
@@ -27,7 +28,7 @@ def all_blocks(groups: list[GroupSpec]) -> list[tuple[int, int]]:
 
 
 @st.composite
-def cases(draw) -> tuple[list[GroupSpec], set[tuple[int, int]], int]:
+def cases(draw: st.DrawFn) -> Case:
     groups = draw(group_lists())
     # Mostly present: otherwise nearly every answer is zero.
     missing = draw(st.sets(st.sampled_from(all_blocks(groups)), max_size=4))
@@ -43,7 +44,7 @@ def brute_force(groups: list[GroupSpec], there: set[tuple[int, int]], limit_toke
 
 
 @given(cases())
-def test_the_answer_is_that_of_trying_every_length(case):
+def test_the_answer_is_that_of_trying_every_length(case: Case) -> None:
     groups, there, limit_tokens = case
 
     hit = usable_hit(groups, lambda group, block: (group, block) in there, limit_tokens)
@@ -52,7 +53,7 @@ def test_the_answer_is_that_of_trying_every_length(case):
 
 
 @given(cases())
-def test_a_shorter_hit_always_has_a_reason_and_a_full_one_never(case):
+def test_a_shorter_hit_always_has_a_reason_and_a_full_one_never(case: Case) -> None:
     groups, there, limit_tokens = case
     unit = alignment_tokens(groups)
 
@@ -62,7 +63,7 @@ def test_a_shorter_hit_always_has_a_reason_and_a_full_one_never(case):
 
 
 @given(cases(), st.data())
-def test_more_blocks_never_make_a_hit_shorter(case, data):
+def test_more_blocks_never_make_a_hit_shorter(case: Case, data: st.DataObject) -> None:
     groups, there, limit_tokens = case
     more = there | data.draw(st.sets(st.sampled_from(all_blocks(groups))))
 
@@ -73,7 +74,7 @@ def test_more_blocks_never_make_a_hit_shorter(case, data):
 
 
 @given(cases(), st.integers(0, LIMIT_TOKENS))
-def test_a_lower_limit_never_gives_a_longer_hit(case, lower):
+def test_a_lower_limit_never_gives_a_longer_hit(case: Case, lower: int) -> None:
     groups, there, limit_tokens = case
 
     def hit(limit: int) -> int:
@@ -87,19 +88,19 @@ SLIDING = GroupSpec(1, GroupKind.SLIDING_WINDOW, 16, 33)
 STATE = GroupSpec(2, GroupKind.STATE, 64)
 
 
-def test_a_prefix_counts_up_to_its_first_gap():
+def test_a_prefix_counts_up_to_its_first_gap() -> None:
     hit = usable_hit([FULL], lambda _, block: block != 2, 64)
 
     assert hit == HitLength(32, "group 0 (full, block 16) lacks block 2")
 
 
-def test_a_sliding_window_needs_only_its_last_blocks():
+def test_a_sliding_window_needs_only_its_last_blocks() -> None:
     there = {(0, block) for block in range(8)} | {(1, 6), (1, 7)}
 
     assert usable_hit([FULL, SLIDING], lambda *block: block in there, 128) == HitLength(128)
 
 
-def test_a_state_is_usable_only_where_one_was_kept():
+def test_a_state_is_usable_only_where_one_was_kept() -> None:
     there = {(0, block) for block in range(12)} | {(2, 1)}
 
     hit = usable_hit([FULL, STATE], lambda *block: block in there, 192)
@@ -107,7 +108,7 @@ def test_a_state_is_usable_only_where_one_was_kept():
     assert hit == HitLength(128, "group 2 (state, block 64) lacks block 2 for 192 tokens")
 
 
-def test_both_reasons_are_told_when_two_groups_shorten_the_hit():
+def test_both_reasons_are_told_when_two_groups_shorten_the_hit() -> None:
     there = {(0, block) for block in range(9)} | {(2, 0)}
 
     hit = usable_hit([FULL, STATE], lambda *block: block in there, 192)
@@ -119,14 +120,14 @@ def test_both_reasons_are_told_when_two_groups_shorten_the_hit():
     )
 
 
-def test_a_prompt_shorter_than_the_unit_says_so():
+def test_a_prompt_shorter_than_the_unit_says_so() -> None:
     assert usable_hit([FULL, STATE], lambda *_: True, 63) == HitLength(0, "63 tokens are less than the hit unit of 64")
 
 
-def test_without_groups_there_is_no_hit():
+def test_without_groups_there_is_no_hit() -> None:
     assert usable_hit([], lambda *_: True, 64) == HitLength(0, "no KV cache groups")
 
 
 @pytest.mark.parametrize(("sizes", "unit"), [([16], 16), ([16, 64], 64), ([16, 24], 48), ([3, 5, 7], 105)])
-def test_the_hit_unit_is_the_least_common_multiple(sizes, unit):
+def test_the_hit_unit_is_the_least_common_multiple(sizes: list[int], unit: int) -> None:
     assert alignment_tokens([GroupSpec(i, GroupKind.FULL, size) for i, size in enumerate(sizes)]) == unit
