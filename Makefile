@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE := 1
 
 # Test files and sources that need vLLM are chosen by their imports (tests/conftest.py).
 PYTEST_DEV := $(DEV)/python -m pytest
-PYTEST_VLLM := $(VLLM)/python -m pytest -p no:cacheprovider -m vllm
+PYTEST_VLLM := $(VLLM)/python -m pytest -m vllm
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -25,8 +25,10 @@ demo: dev vllm demo-model ## two real engines share one cache: table, plot, equa
 	$(DEV)/kveik demo --model $(KVEIK_MODELS)/$(DEMO_MODEL) --engine-python $(KVEIK_ENGINE_PYTHON)
 
 test: dev vllm models ## all tests, those with real vLLM engines too
-	$(PYTEST_DEV) -m "not vllm"
-	$(PYTEST_VLLM)
+	@status=0; \
+	echo '$(PYTEST_DEV) -m "not vllm"'; $(PYTEST_DEV) -m "not vllm" || status=1; \
+	echo '$(PYTEST_VLLM)'; $(PYTEST_VLLM) || status=1; \
+	exit $$status
 
 check: dev ## format, lint, types, import contract, docs, unit tests: about a minute
 	$(DEV)/ruff format --check

@@ -49,7 +49,7 @@ def page() -> str:
 
 
 def _section(name: str, docstring: str) -> str:
-    about = docstring.splitlines()[0].partition(":")[2].strip()
+    about = docstring.splitlines()[0].partition(":")[2].strip().replace("``", "`")
     lines = [f"## `[{name}]`", "", about[:1].upper() + about[1:], ""]
     lines += ["| setting | default | unit | allowed | environment | what it does |", "|---|---|---|---|---|---|"]
     return "\n".join([*lines, *map(_row, rows(name))]) + "\n"

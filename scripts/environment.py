@@ -89,7 +89,7 @@ def bring_up_to_date(environment: Environment) -> None:
         _make_anew(environment)
         packages_stamp.write_text(packages, encoding="utf8")
     say(environment, "installing kveik itself, editable")
-    _pip(environment, "--no-deps", "--editable", str(ROOT))
+    _pip(environment, "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
     _check(environment)
     project_stamp.write_text(project, encoding="utf8")
     say(environment, f"ready after {time.monotonic() - started:.0f} s")
