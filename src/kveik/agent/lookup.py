@@ -4,9 +4,14 @@ from kveik.agent.protocol import ABSENT, Located, Lookup
 from kveik.errors import KeyFormatError, ProtocolError
 from kveik.kv.keys import HASH_SIZES, key_prefix
 
+KEYS_MAX = 1 << 20
+
 
 def lookup_keys(request: Lookup) -> list[bytes]:
     """Packed keys: for each part, for each rank, for each hash. Raises :class:`ProtocolError`."""
+    total = len(request.ranks) * sum(len(hashes) for _, hashes in request.parts)
+    if total > KEYS_MAX:
+        raise ProtocolError(f"lookup of {total} keys, at most {KEYS_MAX} are answered")
     if any(len(block_hash) not in HASH_SIZES for _, hashes in request.parts for block_hash in hashes):
         raise ProtocolError("a block hash is neither 16 nor 32 bytes long")
     try:

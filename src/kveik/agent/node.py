@@ -88,7 +88,8 @@ class NodeAgent:
         return LowerTiers(
             stores,
             threads=settings.filesystem_threads,
-            queue_bytes=settings.cascade_queue_bytes,
+            # Queued blocks are pinned: they must leave room for new ones.
+            queue_bytes=min(settings.cascade_queue_bytes, self.arena.file.layout.arena_bytes // 4),
             listener=self._tell,
             clock=clock,
             policy=BreakerPolicy(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),

@@ -58,6 +58,7 @@ ANSWER_SHARE = 0.1
 ANSWER_MAX_S = 0.02
 #: A read lease older than this may be taken back.
 READ_LEASE_S = 60.0
+DEADLINE_MAX_S = 3600.0
 DIGEST_BYTES = 16
 
 Job = Callable[[], Answer]
@@ -162,8 +163,8 @@ class AgentService:
 
     def _answer_by(self, deadline_s: float) -> Deadline:
         """When to answer so that a client that waits ``deadline_s`` still sees it."""
-        if not deadline_s >= 0:  # also not a number
-            raise ProtocolError(f"deadline of {deadline_s} s")
+        if not 0 <= deadline_s <= DEADLINE_MAX_S:  # also not a number
+            raise ProtocolError(f"deadline of {deadline_s} s, expected 0 to {DEADLINE_MAX_S:g}")
         return Deadline.after(deadline_s - min(deadline_s * ANSWER_SHARE, ANSWER_MAX_S), self._clock)
 
     # -- lookup -----------------------------------------------------------------------------
@@ -192,8 +193,8 @@ class AgentService:
     def _read(self, session: Session, request: Read) -> Answer | Job:
         keys = _keys(request.keys)
         sizes = request.payload_bytes if len(request.payload_bytes) != 1 else request.payload_bytes * len(keys)
-        if len(sizes) != len(keys):
-            raise ProtocolError(f"{len(keys)} keys with {len(request.payload_bytes)} payload sizes")
+        if len(sizes) != len(keys) or min(sizes, default=1) < 1:
+            raise ProtocolError(f"{len(keys)} keys with payload sizes {request.payload_bytes[:8]}, expected one each")
         deadline = self._answer_by(request.deadline_s)
         start_s = self._clock.monotonic()
         slots = self.arena.pin(keys)
@@ -266,6 +267,9 @@ class AgentService:
 
     def _cascade(self, slots: Sequence[int]) -> None:
         """Write freshly committed, pinned slots down in the background; each is unpinned after that."""
+        if not self._lower.names:
+            self.arena.unpin(slots)
+            return
         dropped = 0
         for slot in slots:
             view = self.arena.view(slot)
@@ -273,7 +277,7 @@ class AgentService:
             if not self._lower.cascade(key, view, None, partial(self.arena.unpin, [slot])):
                 self.arena.unpin([slot])
                 dropped += 1
-        if dropped and self._lower.names:
+        if dropped:
             self._listener(FailureRecord("cascade", "put", "failed", "busy", dropped))
 
     def _release(self, session: Session, request: Release) -> Answer:

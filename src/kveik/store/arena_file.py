@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 from kveik.errors import ArenaError
 from kveik.store.arena_layout import (
     HEADER_USED_BYTES,
-    MIN_SLAB_BYTES,
     PAGE_BYTES,
     RECORD,
     TABLE_OFFSET,
@@ -107,7 +107,7 @@ def open_arena_file(request: ArenaRequest) -> ArenaFile:
 
 
 @contextlib.contextmanager
-def _closing_on_error(fd: int):  # type: ignore[no-untyped-def]
+def _closing_on_error(fd: int) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -238,5 +238,3 @@ def _allocate(fd: int, path: str, size: int) -> None:
             raise _too_small(path, size, free_file_bytes(folder), available_memory_bytes()) from error
         raise ArenaError(f"cannot reserve {size} bytes for the arena {path}: {error.strerror}") from error
 
-
-__all__ = ["MIN_SLAB_BYTES", "ArenaFile", "ArenaRequest", "open_arena_file"]
