@@ -51,8 +51,11 @@ class Space:
 
 
 def bytes_to_free(space: Space) -> int:
-    """How much must go: to the low mark of the limit, until the reserve is free again with a
-    tenth to spare, and a tenth of all blocks when a write met a full disk."""
+    """How much must go.
+
+    Down to the low mark of the limit; until the reserve is free again, with a tenth to spare;
+    and a tenth of all blocks when a write met a full disk.
+    """
     over_limit = short = refused = 0
     if space.limit and space.used >= space.limit * HIGH_MARK:
         over_limit = space.used - int(space.limit * LOW_MARK)
