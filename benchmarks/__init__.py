@@ -1,0 +1,1 @@
+"""Benchmarks: each compares things within one run and judges a ratio, never an absolute time."""

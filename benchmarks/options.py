@@ -1,0 +1,101 @@
+"""The options that all benchmarks with engines share, and the frame around a run."""
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.machine import QUIET_CORES, ROOT, ForeignLoad, describe, wait_quiet
+from benchmarks.result import Claim, Group, Result, Round, Samples
+from benchmarks.rig import RigSpec
+from benchmarks.show import plot, print_result
+
+LENGTHS = (512, 1024, 2048, 4096, 7000)
+
+
+def parser(text: str, *, rounds: int, engine_environment: str = ".venv-vllm") -> argparse.ArgumentParser:
+    """The options; a benchmark may add its own."""
+    python = ROOT / engine_environment / "bin" / "python"
+    model = ROOT / ".kveik" / "models" / "smollm2-135m-instruct"
+    options = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--engine-python", default=str(python), help="interpreter that has vLLM and Kveik")
+    options.add_argument("--model", type=Path, default=model, help="model folder")
+    options.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    options.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="core that engines compute on")
+    options.add_argument("--rounds", type=int, default=rounds, help="rounds; claims are judged on their median")
+    options.add_argument("--seed", type=int, default=1, help="of the prompts")
+    options.add_argument("--json", type=Path, help="file for the result")
+    options.add_argument("--plot", type=Path, help="PNG file for a picture of it")
+    options.add_argument(
+        "--wait-quiet", type=float, default=0.0, metavar="SECONDS", help="wait this long before each round for others"
+    )
+    return options
+
+
+def lengths_option(options: argparse.ArgumentParser) -> None:
+    """The option that chooses prompt lengths."""
+    options.add_argument("--tokens", type=int, nargs="+", default=list(LENGTHS), help="prompt lengths")
+
+
+def rig_spec(given: argparse.Namespace) -> RigSpec:
+    """What the options say about engines."""
+    return RigSpec(model=given.model.resolve(), engine_python=given.engine_python, dtype=given.dtype, core=given.core)
+
+
+def say(text: str) -> None:
+    """One line of progress."""
+    print(f"{datetime.now().astimezone():%H:%M:%S} {text}", flush=True)
+
+
+class Recorder:
+    """Collects rounds, with what others did to the machine meanwhile, and writes the result."""
+
+    def __init__(self, benchmark: str, question: str, given: argparse.Namespace) -> None:
+        self._benchmark = benchmark
+        self._question = question
+        self._given = given
+        self._groups: dict[str, Group] = {}
+        self._started = _now()
+        self._load_average = os.getloadavg()[0]
+
+    @contextmanager
+    def round(self, group: str, *, unit: str = "s", tokens: int = 0) -> Iterator[Samples]:
+        """One round of a group: the caller fills in the samples of each side."""
+        if self._given.wait_quiet and not wait_quiet(self._given.wait_quiet):
+            say(f"others still take more than {QUIET_CORES} cores; measuring anyway")
+        load = ForeignLoad()
+        samples: Samples = {}
+        yield samples
+        one = Round(samples=samples, foreign_cores=round(load.cores(), 3))
+        self._groups.setdefault(group, Group(name=group, unit=unit, rounds=[], tokens=tokens)).rounds.append(one)
+        shown = ", ".join(f"{label} {min(values):.3f}..{max(values):.3f}" for label, values in samples.items())
+        say(f"{group}: {shown} {unit}; others took {one.foreign_cores:.2f} cores")
+
+    def finish(self, conditions: dict[str, str], claims: list[Claim]) -> Result:
+        """Print the result and write the files that the options name."""
+        result = Result(
+            benchmark=self._benchmark,
+            question=self._question,
+            conditions=conditions,
+            machine=describe(self._given.engine_python),
+            started=self._started,
+            finished=_now(),
+            load_average_before=round(self._load_average, 2),
+            groups=list(self._groups.values()),
+            claims=claims,
+        )
+        if self._given.json:
+            self._given.json.parent.mkdir(parents=True, exist_ok=True)
+            self._given.json.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
+        if self._given.plot:
+            plot(result, self._given.plot)
+        print_result(result)
+        return result
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="minutes")

@@ -1,0 +1,113 @@
+"""What saving costs: cold TTFT and decode throughput with Kveik's connector and without any.
+
+Where: two engines of one model on the same core, one with the connector and an agent that takes
+every block (generated ones too), one without. Every prompt is new, so nothing is ever a hit.
+Each round: both engines answer prompts of their own of the same length, one engine at a time; who is
+first changes with each round.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from benchmarks.options import Recorder, parser, rig_spec, say
+from benchmarks.request import PAUSE_S, ask, cold_ttft_s, unique_prompts
+from benchmarks.result import BenchmarkError, Claim
+from benchmarks.rig import Rig
+from kveik.engine.client import CompletionRequest
+from kveik.engine.launch import Engine
+from kveik.verify.prompts import Prompt
+
+WITH, WITHOUT = "with connector", "without"
+COLD_TOKENS = (1024, 4096)
+DECODE_PROMPT_TOKENS, DECODED_TOKENS, STREAMS = 130, 384, 8
+LEAST_SHARE = 0.97
+
+Measure = Callable[[Engine, Iterator[Prompt]], float]
+
+
+def main() -> None:
+    """Measure, print and write down."""
+    given = parser(__doc__ or "", rounds=8).parse_args()
+    question = f"With Kveik's connector against without, nothing cached: {given.model.name}, {given.dtype}"
+    recorder = Recorder("overhead", question, given)
+    with Rig(rig_spec(given), say) as rig:
+        rig.start_agent()
+        engines = {WITH: rig.kveik_engine("with-connector"), WITHOUT: rig.plain_engine("without")}
+        measure_rounds(given, recorder, engines)
+    recorder.finish(conditions(given), claims())
+
+
+def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: dict[str, Engine]) -> None:
+    """All workloads in each round."""
+    plain = engines[WITHOUT]
+    prompts = {tokens: unique_prompts(plain, tokens, given.seed) for tokens in (*COLD_TOKENS, DECODE_PROMPT_TOKENS)}
+    workloads: list[tuple[str, str, Measure, int]] = [
+        *((cold_name(tokens), "s", cold, tokens) for tokens in COLD_TOKENS),
+        ("decode, 1 stream", "tokens/s", decode, DECODE_PROMPT_TOKENS),
+        (f"decode, {STREAMS} streams", "tokens/s", decode_together, DECODE_PROMPT_TOKENS),
+    ]
+    for number in range(given.rounds):
+        order = [WITH, WITHOUT] if number % 2 == 0 else [WITHOUT, WITH]
+        for name, unit, measure, tokens in workloads:
+            with recorder.round(name, unit=unit) as samples:
+                for label in order:
+                    samples[label] = [measure(engines[label], prompts[tokens])]
+
+
+def cold(engine: Engine, prompts: Iterator[Prompt]) -> float:
+    """Seconds to the first token of a new prompt."""
+    return cold_ttft_s(engine, next(prompts))
+
+
+def decode(engine: Engine, prompts: Iterator[Prompt]) -> float:
+    """Tokens a second after the first one, alone."""
+    answer = ask(engine, next(prompts), DECODED_TOKENS)
+    return (len(answer.token_ids) - 1) / (answer.total_s - answer.ttft_s)
+
+
+def decode_together(engine: Engine, prompts: Iterator[Prompt]) -> float:
+    """Generated tokens a second of several requests at once, their short prefills included."""
+    requests = [CompletionRequest(next(prompts).token_ids, DECODED_TOKENS) for _ in range(STREAMS)]
+    time.sleep(PAUSE_S)
+    started_s = time.perf_counter()
+    with ThreadPoolExecutor(STREAMS) as pool:
+        answers = list(pool.map(lambda request: engine.client.complete(request, engine.model_name), requests))
+    elapsed_s = time.perf_counter() - started_s
+    if any(answer.cached_tokens > 0 for answer in answers):
+        raise BenchmarkError("a new prompt was answered from a cache")
+    return sum(len(answer.token_ids) for answer in answers) / elapsed_s
+
+
+def cold_name(tokens: int) -> str:
+    """The name of the group for one prompt length."""
+    return f"cold TTFT, {tokens} tokens"
+
+
+def claims() -> list[Claim]:
+    """At least 0.97 of the speed without: times are turned round, so that more is better everywhere."""
+    cold_claims = [
+        Claim(group=cold_name(tokens), first=WITHOUT, second=WITH, direction="at least", bound=LEAST_SHARE)
+        for tokens in COLD_TOKENS
+    ]
+    return cold_claims + [
+        Claim(group=name, first=WITH, second=WITHOUT, direction="at least", bound=LEAST_SHARE)
+        for name in ("decode, 1 stream", f"decode, {STREAMS} streams")
+    ]
+
+
+def conditions(given: argparse.Namespace) -> dict[str, str]:
+    """What a reader must know beside the machine."""
+    return {
+        "measured": "cold: seconds to the first streamed token; decode: generated tokens a second",
+        "model": f"{given.model.name}, {given.dtype}",
+        "engines": f"one with, one without, both computing on core {given.core}, eager; they take turns",
+        "saved": "every full block, of prompts and of generated text, into the agent's arena",
+        "decode": f"{DECODED_TOKENS} tokens after a prompt of {DECODE_PROMPT_TOKENS}",
+        "rounds": f"{given.rounds}; each side is first in half of them",
+    }
+
+
+if __name__ == "__main__":
+    main()
