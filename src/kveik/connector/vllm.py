@@ -67,6 +67,10 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = init_logger("vllm.kveik")
+#: How long the engine's start may wait for the digest of the weights, and of that for the agent. Small
+#: models and known digests are ready by then, so that the very first request can hit.
+START_PATIENCE_S = 1.0
+ATTACH_PATIENCE_S = 0.2
 #: What vLLM calls the media of our tiers in its own metrics.
 _SOURCES = {"arena": CacheHitSource.HOST, "filesystem": CacheHitSource.DISK}
 
@@ -202,7 +206,9 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
             return
         for worker in workers:
             self._facts.update(worker.facts)
-        threading.Thread(target=self._identify, name="kveik-identify", daemon=True).start()
+        identify = threading.Thread(target=self._identify, name="kveik-identify", daemon=True)
+        identify.start()
+        identify.join(timeout=START_PATIENCE_S)
 
     def _identify(self) -> None:
         """Digest the weights, which takes time, without delaying the engine; then attach."""
@@ -232,6 +238,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         self._scheduler.open(link, namespace.digest)
         self._stats.set("serving", 1)
+        link.wait_attached(ATTACH_PATIENCE_S)
 
     def bind_gpu_block_pool(self, gpu_block_pool: BlockPool) -> None:
         """Remember the pool that holds blocks while they are being saved."""

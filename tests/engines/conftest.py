@@ -1,0 +1,104 @@
+"""Real vLLM engines, real models, a real agent.
+
+Skipped, with the reason, where the vLLM environment or the models have not been set up; ``make test``
+sets them up. Every engine is a process of its own and is killed by the test that started it.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engine import Engine
+
+from kveik.agent.node import NodeAgent
+from kveik.config import AgentSettings
+
+ROOT = Path(__file__).parents[2]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(item.path).parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.engine)
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> str:
+    """The Python of the vLLM environment."""
+    python = os.environ.get("KVEIK_ENGINE_PYTHON", str(ROOT / ".venv-vllm/bin/python"))
+    if not Path(python).exists():
+        pytest.skip(f"no vLLM environment at {python}; `make test` makes it")
+    return python
+
+
+@pytest.fixture(scope="session")
+def model() -> Callable[[str], Path]:
+    """The folder of a prepared model, by name."""
+    models = Path(os.environ.get("KVEIK_MODELS", ROOT / ".kveik/models"))
+
+    def find(name: str) -> Path:
+        if not (models / name).is_dir():
+            pytest.skip(f"no model {name} in {models}; `make test` prepares it")
+        return models / name
+
+    return find
+
+
+@dataclass
+class RunningAgent:
+    """An agent in the test's own process, and the connector settings that reach it."""
+
+    node: NodeAgent
+    settings: AgentSettings
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        return {"socket": self.settings.socket, "read_back_every": 1}
+
+    def restart(self) -> None:
+        """Stop and start again on the same arena and folder."""
+        self.node.close()
+        self.node = NodeAgent(self.settings).start()
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """An agent with an arena of 512 MiB."""
+    folder = tmp_path_factory.mktemp("agent")
+    settings = AgentSettings(socket=str(folder / "agent.sock"), arena=str(folder / "arena"), arena_bytes=512 << 20)
+    running = RunningAgent(NodeAgent(settings).start(), settings)
+    yield running
+    running.node.close()
+
+
+@pytest.fixture(scope="module")
+def start_engine(
+    engine_python: str, model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Engine]]:
+    """Start an engine by model name; all are killed at the end of the module."""
+    engines: list[Engine] = []
+    logs = tmp_path_factory.mktemp("engines")
+
+    def start(name: str, **options: Any) -> Engine:
+        engine = Engine(engine_python, model(name), logs / f"{len(engines)}-{name}.log", **options)
+        engines.append(engine)
+        return engine
+
+    yield start
+    for engine in engines:
+        engine.kill()
+
+
+@pytest.fixture(scope="session")
+def tokens() -> Callable[[int, int], list[int]]:
+    """``tokens(count, seed)``: token ids that every tiny model knows."""
+
+    def make(count: int, seed: int) -> list[int]:
+        source = random.Random(seed)
+        return [source.randrange(10, 500) for _ in range(count)]
+
+    return make
