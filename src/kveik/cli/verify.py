@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.document(outcome.verdict, outcome.about), indent=1, ensure_ascii=False))
     else:
-        Console().print(report.table(outcome.verdict))
+        # A file or pipe has no width; the table needs this much.
+        Console(width=None if sys.stdout.isatty() else report.WIDTH).print(report.table(outcome.verdict))
     return HOLDS if outcome.verdict.holds else DOES_NOT_HOLD
 
 
@@ -129,7 +130,7 @@ def _subject(name: str, url: str) -> Subject:
 
 def _restart(subject: Subject, command: str, timeout_s: float = 600.0) -> None:
     """Run the user's restart command and wait for a real inference. Raises VerifyError."""
-    done = subprocess.run(command, shell=True, check=False)
+    done = subprocess.run(["/bin/sh", "-c", command], check=False)
     if done.returncode != 0:
         raise VerifyError(f"the restart command ended with code {done.returncode}")
     until_s = time.monotonic() + timeout_s

@@ -12,6 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kveik.errors import EngineError
 
+#: All names of the connector begin with it; its table is in kveik.connector.metrics.
+CONNECTOR_PREFIX = "kveik_connector_"
+
 
 class Metric(Enum):
     """Samples that Kveik reads from engines, by their names on the wire."""
@@ -25,19 +28,19 @@ class Metric(Enum):
     RUNNING = "vllm:num_requests_running"
     WAITING = "vllm:num_requests_waiting"
     CACHE_CONFIG = "vllm:cache_config_info"
-    # The connector's own counters; the names are those of kveik.connector.metrics.
-    KVEIK_TOKENS_USED = "kveik:tokens_used_total"
-    KVEIK_LOADED_BLOCKS = "kveik:loaded_blocks_total"  # label tier
-    KVEIK_LOAD_FAILURES = "kveik:load_failures_total"  # label reason
-    KVEIK_CORRUPT_BLOCKS = "kveik:corrupt_blocks_total"
-    KVEIK_SAVED_BLOCKS = "kveik:saved_blocks_total"
-    KVEIK_SAVE_SKIPPED = "kveik:save_skipped_blocks_total"
-    KVEIK_SAVE_DROPPED = "kveik:save_dropped_blocks_total"  # label reason
-    KVEIK_READ_BACK_BLOCKS = "kveik:read_back_blocks_total"
-    KVEIK_READ_BACK_MISMATCHES = "kveik:read_back_mismatches_total"
-    KVEIK_ATTACHED = "kveik:attached"
-    KVEIK_PINNED_BLOCKS = "kveik:pinned_blocks"
-    KVEIK_SERVING = "kveik:serving"
+    KVEIK_LOOKUPS = "kveik_connector_lookups_total"  # label outcome
+    KVEIK_TOKENS_USED = "kveik_connector_tokens_used_total"
+    KVEIK_LOADED_BLOCKS = "kveik_connector_loaded_blocks_total"  # label tier
+    KVEIK_LOAD_FAILURES = "kveik_connector_load_failures_total"  # label reason
+    KVEIK_CORRUPT_BLOCKS = "kveik_connector_corrupt_blocks_total"
+    KVEIK_SAVED_BLOCKS = "kveik_connector_saved_blocks_total"
+    KVEIK_SAVE_SKIPPED = "kveik_connector_save_skipped_blocks_total"
+    KVEIK_SAVE_DROPPED = "kveik_connector_save_dropped_blocks_total"  # label reason
+    KVEIK_READ_BACK_BLOCKS = "kveik_connector_read_back_blocks_total"
+    KVEIK_READ_BACK_MISMATCHES = "kveik_connector_read_back_mismatches_total"
+    KVEIK_ATTACHED = "kveik_connector_attached"
+    KVEIK_PINNED_BLOCKS = "kveik_connector_pinned_blocks"
+    KVEIK_SERVING = "kveik_connector_serving"
 
 
 #: What can become of a block that the connector wanted to save.
@@ -46,6 +49,9 @@ SETTLED = (
     Metric.KVEIK_SAVE_SKIPPED,
     Metric.KVEIK_SAVE_DROPPED,
 )
+
+#: Lookup outcomes that say nothing about the cache: the agent was not asked or too slow.
+UNANSWERED = ("deadline", "detached", "breaker_open", "failed")
 
 _Labels = frozenset[tuple[str, str]]
 
@@ -87,7 +93,7 @@ class MetricsSnapshot:
     @property
     def has_connector(self) -> bool:
         """Whether Kveik's connector exports its counters here."""
-        return any(name.startswith("kveik:") for name in self.samples)
+        return any(name.startswith(CONNECTOR_PREFIX) for name in self.samples)
 
 
 def parse_metrics(text: str) -> MetricsSnapshot:
@@ -109,7 +115,7 @@ class TokenEvidence:
     ``computed``, ``local`` and ``external`` are vLLM's own counts and add up to ``prompt``;
     vLLM counts at admission, so tokens of a load that failed later are still in ``external``.
     The rest are the connector's counts: ``used`` tokens really arrived, ``settled_blocks`` were
-    saved, found to be there already or dropped.
+    saved, found to be there already or dropped, ``unanswered_lookups`` ended by deadline or breaker.
     """
 
     prompt: int = 0
@@ -123,6 +129,7 @@ class TokenEvidence:
     mismatched_blocks: int = 0
     settled_blocks: int = 0
     dropped_blocks: int = 0
+    unanswered_lookups: int = 0
 
     def __add__(self, other: "TokenEvidence") -> "TokenEvidence":
         return TokenEvidence(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
@@ -152,4 +159,5 @@ def token_evidence(before: MetricsSnapshot, after: MetricsSnapshot) -> TokenEvid
         mismatched_blocks=grown(Metric.KVEIK_READ_BACK_MISMATCHES),
         settled_blocks=sum(grown(metric) for metric in SETTLED),
         dropped_blocks=grown(Metric.KVEIK_SAVE_DROPPED),
+        unanswered_lookups=sum(grown(Metric.KVEIK_LOOKUPS, outcome=outcome) for outcome in UNANSWERED),
     )

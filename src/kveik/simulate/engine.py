@@ -17,6 +17,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from kveik.engine.metrics import CONNECTOR_PREFIX
+
 VOCABULARY = 32_000
 TOP = 20
 
@@ -30,7 +32,7 @@ class Behaviour:
     reports_cached_tokens: bool = True
     wrong_after_shared_hit: bool = False  # another answer, while all counters look right
     rounding_after_hit: float = 0.0  # added to log probabilities after any hit, as bfloat16 does
-    ignores_shared_cache: bool = False
+    ignores_shared_cache: bool = False  # as if each lookup passed its deadline
     mismatched_blocks: int = 0  # of each load, reported by the connector
     failed_blocks: int = 0  # of each load
     compares_blocks: bool = True
@@ -143,13 +145,19 @@ class SimulatedEngine:
             self._counts[f'vllm:prompt_tokens_by_source_total{{source="{source}"}}'] += amount
         if not behaviour.has_connector:
             return
-        self._counts["kveik:tokens_used_total"] += hit.shared
-        self._counts['kveik:loaded_blocks_total{tier="arena"}'] += loaded
-        self._counts['kveik:load_failures_total{reason="timeout"}'] += behaviour.failed_blocks if loaded else 0
-        self._counts["kveik:read_back_blocks_total"] += loaded if behaviour.compares_blocks else 0
-        self._counts["kveik:read_back_mismatches_total"] += behaviour.mismatched_blocks if loaded else 0
-        self._counts["kveik:saved_blocks_total"] += 0 if behaviour.drops_saves else new_blocks
-        self._counts['kveik:save_dropped_blocks_total{reason="no_room"}'] += new_blocks if behaviour.drops_saves else 0
+        dropped = new_blocks if behaviour.drops_saves else 0
+        ours = {
+            "tokens_used_total": hit.shared,
+            'loaded_blocks_total{tier="arena"}': loaded,
+            'load_failures_total{reason="timeout"}': behaviour.failed_blocks if loaded else 0,
+            "read_back_blocks_total": loaded if behaviour.compares_blocks else 0,
+            "read_back_mismatches_total": behaviour.mismatched_blocks if loaded else 0,
+            "saved_blocks_total": new_blocks - dropped,
+            'save_dropped_blocks_total{reason="no_room"}': dropped,
+            'lookups_total{outcome="deadline"}': int(behaviour.ignores_shared_cache),
+        }
+        for name, amount in ours.items():
+            self._counts[CONNECTOR_PREFIX + name] += amount
 
     # -- the interface -------------------------------------------------------------------------
 
@@ -162,7 +170,7 @@ class SimulatedEngine:
             f'vllm:cache_config_info{{block_size="{self.block_tokens}"}} 1',
         ]
         if self.behaviour.has_connector:
-            lines += ["kveik:attached 1", "kveik:pinned_blocks 0"]
+            lines += [f"{CONNECTOR_PREFIX}attached 1", f"{CONNECTOR_PREFIX}pinned_blocks 0"]
         return "\n".join(lines) + "\n"
 
     def server_config(self) -> dict[str, Any]:

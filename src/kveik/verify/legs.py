@@ -100,6 +100,8 @@ def evidence_complaints(leg: Leg, batch: Batch, expected_hits: Sequence[int]) ->
         if got != wanted
     ]
     complaints += _reported_hits(batch, expected_hits)
+    if found.unanswered_lookups and complaints:
+        complaints.append(f"{found.unanswered_lookups} lookups got no answer in time (raise lookup_deadline_s?)")
     if found.failed_blocks:
         complaints.append(f"{found.failed_blocks} blocks failed to load and were computed again")
     if found.mismatched_blocks:

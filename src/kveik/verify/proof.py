@@ -16,7 +16,7 @@ from kveik.engine.metrics import MetricsSnapshot
 from kveik.errors import EngineError, VerifyError
 from kveik.verify.legs import Batch, Leg, LegRun, Mode, foreign_tokens
 from kveik.verify.prompts import Prompt
-from kveik.verify.settle import wait_counted, wait_saved
+from kveik.verify.settle import QUIET_S, wait_counted, wait_saved
 
 #: Tells a person what happens now.
 Say = Callable[[str], None]
@@ -34,13 +34,18 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class ProofPlan:
-    """What to carry out. ``settle_s`` bounds the wait for saves and for counters."""
+    """What to carry out.
+
+    ``settle_s`` bounds the wait for saves and for counters; saves are over when the counters have
+    been still for ``quiet_s``.
+    """
 
     prompts: Sequence[Prompt]
     legs: Sequence[Leg] = tuple(Leg)
     modes: Sequence[Mode] = tuple(Mode)
     answer_tokens: int = 16
     settle_s: float = 20.0
+    quiet_s: float = QUIET_S
     unit_tokens: int
 
 
@@ -81,9 +86,8 @@ class Proof:
         """All legs in all modes. Raises EngineError or VerifyError when one can't be carried out."""
         runs = []
         for mode in self._plan.modes:
-            for leg in (Leg.COLD, Leg.LOCAL, Leg.RESET):
-                if leg in self._plan.legs:
-                    runs.append(self._leg(leg, mode, self._first))
+            on_first = [leg for leg in (Leg.COLD, Leg.LOCAL, Leg.RESET) if leg in self._plan.legs]
+            runs += [self._leg(leg, mode, self._first) for leg in on_first]
             if Leg.OTHER in self._plan.legs and self._second is not None:
                 runs.append(self._leg(Leg.OTHER, mode, self._second))
         if Leg.RESTART in self._plan.legs and self._first.restart is not None:
@@ -130,7 +134,7 @@ class Proof:
     def _wait_saved(self, subject: Subject, before: MetricsSnapshot) -> None:
         if before.has_connector:
             blocks = sum(prompt.tokens // self._plan.unit_tokens for prompt in self._plan.prompts)
-            wait_saved(subject.client, before, blocks, self._plan.settle_s)
+            wait_saved(subject.client, before, blocks, self._plan.settle_s, self._plan.quiet_s)
 
     def _reset(self, subject: Subject) -> None:
         try:

@@ -4,6 +4,7 @@ import datetime
 import math
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,18 +13,26 @@ from kveik.verify.legs import Leg
 from kveik.verify.verdict import LegVerdict, Verdict
 
 SCHEMA = 1
+#: Characters that a line of the table needs.
+WIDTH = 118
 #: More complaints than this a leg are counted, not shown; the JSON has them all.
 SHOWN_COMPLAINTS = 4
 
 
 def table(verdict: Verdict) -> RenderableType:
     """One row a leg and mode, then what does not hold, the rules, and one line in plain words."""
-    rows = Table(title="Does a hit give what a cold run gives?", title_justify="left")
-    for heading in ("leg", "mode"):
-        rows.add_column(heading)
-    for heading in ("prompts", "computed", "local", "shared", "expected", "read back", "same ids", "max |Δlogprob|"):
+    prompts = max((len(leg.answers) for leg in verdict.legs), default=0)
+    rows = Table(
+        title=f"Does a hit give what a cold run gives? {prompts} prompts a leg",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        caption="computed, local, shared: where prompt tokens came from; due: hit tokens expected",
+        caption_justify="left",
+    )
+    rows.add_column("leg")
+    rows.add_column("mode")
+    for heading in ("computed", "local", "shared", "due", "read back", "same ids", "max |Δlogprob|", "TTFT"):
         rows.add_column(heading, justify="right")
-    rows.add_column("TTFT", justify="right")
     rows.add_column("holds")
     for leg in verdict.legs:
         rows.add_row(*_cells(leg))
@@ -55,7 +64,6 @@ def _cells(leg: LegVerdict) -> list[str]:
     return [
         leg.leg.value,
         leg.mode.value,
-        str(prompts),
         str(found.computed),
         str(found.local),
         str(found.external),

@@ -35,7 +35,9 @@ def wait_counted(client: EngineClient, before: MetricsSnapshot, prompt_tokens: i
         time.sleep(POLL_S)
 
 
-def wait_saved(client: EngineClient, before: MetricsSnapshot, blocks: int, timeout_s: float) -> None:
+def wait_saved(
+    client: EngineClient, before: MetricsSnapshot, blocks: int, timeout_s: float, quiet_s: float = QUIET_S
+) -> None:
     """Wait until at least ``blocks`` blocks are saved or known to be there, and none is under way.
 
     Raises :class:`~kveik.errors.VerifyError` when that does not happen in time or blocks were
@@ -51,10 +53,10 @@ def wait_saved(client: EngineClient, before: MetricsSnapshot, blocks: int, timeo
             raise VerifyError(f"{client.url} dropped {evidence.dropped_blocks} blocks instead of saving them")
         if evidence.settled_blocks != last or snapshot.total(Metric.KVEIK_PINNED_BLOCKS):
             quiet_since_s, last = now_s, evidence.settled_blocks
-        if evidence.settled_blocks >= blocks and now_s - quiet_since_s >= QUIET_S:
+        if evidence.settled_blocks >= blocks and now_s - quiet_since_s >= quiet_s:
             return
         if now_s > until_s:
             raise VerifyError(
-                f"{client.url} saved {evidence.settled_blocks} blocks within {timeout_s:g} s, expected at least {blocks}"
+                f"{client.url} saved {evidence.settled_blocks} blocks in {timeout_s:g} s, expected at least {blocks}"
             )
         time.sleep(POLL_S)

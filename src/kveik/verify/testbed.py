@@ -20,14 +20,17 @@ from kveik.engine.process import ServerProcess, free_port
 from kveik.errors import ConfigError
 
 DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-_SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs is what is wanted
 _ARENA_PREFIX = "kveik-testbed-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TestbedSpec:
-    """What to start. ``engine_tokens`` is what one engine's own KV cache must hold, ``shared_tokens``
-    what the shared cache must. ``connector`` holds further settings of the ``[connector]`` table."""
+    """What to start.
+
+    ``engine_tokens`` is what one engine's own KV cache must hold, ``shared_tokens`` what the shared
+    cache must. ``connector`` holds further settings of the ``[connector]`` table.
+    """
 
     __test__ = False  # the name makes pytest curious
 

@@ -11,6 +11,7 @@ from kveik.errors import VerifyError
 from kveik.verify.legs import Leg, Mode
 from kveik.verify.prompts import LANGUAGES, Prompt, boundary_lengths, build_prompts
 from kveik.verify.proof import Proof, ProofPlan, Say, Subject
+from kveik.verify.settle import QUIET_S
 from kveik.verify.testbed import Testbed, TestbedSpec, read_model_config
 from kveik.verify.verdict import Verdict, judge
 
@@ -32,6 +33,7 @@ class TrialOptions:
     block_tokens: int = 0
     window_tokens: int = 0
     seed: int = 1
+    quiet_s: float = QUIET_S
 
     @property
     def legs(self) -> tuple[Leg, ...]:
@@ -100,6 +102,7 @@ def prove(first: Subject, second: Subject | None, options: TrialOptions, say: Sa
         modes=options.modes,
         answer_tokens=options.answer_tokens,
         unit_tokens=facts.unit_tokens,
+        quiet_s=options.quiet_s,
     )
     proof = Proof(plan, first, second, say)
     proof.check_possible()
@@ -134,7 +137,8 @@ def prove_started(
         agent_python=agent_python,
         dtype=options.dtype or "float32",
         max_model_tokens=max_tokens,
-        connector={"read_back_every": 1, **fault},
+        # On a busy machine a late lookup would be a miss; what is proved here is not speed.
+        connector={"read_back_every": 1, "lookup_deadline_s": 5.0, "load_deadline_s": 60.0, **fault},
     )
     options = TrialOptions(**{**_fields(options), "dtype": spec.dtype, "window_tokens": window, "read_back": True})
     with Testbed(spec, say) as testbed:

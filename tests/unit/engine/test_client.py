@@ -123,7 +123,7 @@ def test_an_error_inside_the_stream_is_raised() -> None:
         (('{"choices": [{"token_ids": [1], "logprobs": {"tokens": []}}]}', "[DONE]"), "unknown form"),
         (
             (
-                '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [0.1], "top_logprobs": [{"x": 0.1}]}}]}',
+                '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [0], "top_logprobs": [{"x": 0}]}}]}',
                 "[DONE]",
             ),
             "unknown form",

@@ -18,11 +18,11 @@ vllm:prompt_tokens_by_source_total{engine="1",model_name="m",source="local_compu
 vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="external_kv_transfer"} 1000.0
 # TYPE vllm:cache_config_info gauge
 vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0"} 1.0
-# TYPE kveik:load_failures_total counter
-kveik:load_failures_total{engine="0",reason="timeout"} 2.0
-kveik:load_failures_total{engine="0",reason="checksum"} 3.0
-# TYPE kveik:attached gauge
-kveik:attached{engine="0"} 1.0
+# TYPE kveik_connector_load_failures_total counter
+kveik_connector_load_failures_total{engine="0",reason="timeout"} 2.0
+kveik_connector_load_failures_total{engine="0",reason="checksum"} 3.0
+# TYPE kveik_connector_attached gauge
+kveik_connector_attached{engine="0"} 1.0
 """
 
 
