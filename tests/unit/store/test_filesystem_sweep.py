@@ -1,0 +1,284 @@
+"""What must go: pure decisions by the hundred. And one round over a real folder."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kveik.clock import SYSTEM_CLOCK, Deadline
+from kveik.store.filesystem import FilesystemStore
+from kveik.store.filesystem_files import FileTree, this_writer
+from kveik.store.filesystem_layout import Writer, block_name, leaf_of, temporary_name
+from kveik.store.filesystem_options import FilesystemOptions
+from kveik.store.filesystem_sweep import (
+    HIGH_MARK,
+    LOW_MARK,
+    OldestFiles,
+    Space,
+    StoredFile,
+    SweepReport,
+    bytes_to_free,
+    excess_quarantine,
+    is_leftover,
+    plan_eviction,
+    sweep,
+)
+from tests.blocks import Block, make_block
+
+file_lists = st.lists(
+    st.builds(
+        StoredFile,
+        path=st.uuids().map(str),
+        size=st.integers(1, 1000),
+        mtime_s=st.integers(0, 20).map(float),
+    ),
+    max_size=30,
+)
+PLENTY = 1 << 40
+
+
+def total(files: list[StoredFile]) -> int:
+    return sum(file.size for file in files)
+
+
+@given(file_lists, st.integers(0, 20_000))
+def test_victims_free_what_is_needed_or_everything(files: list[StoredFile], need_bytes: int) -> None:
+    victims = plan_eviction(files, need_bytes)
+
+    assert total(victims) >= min(need_bytes, total(files))
+
+
+@given(file_lists, st.integers(0, 20_000))
+def test_no_victim_more_than_needed(files: list[StoredFile], need_bytes: int) -> None:
+    victims = plan_eviction(files, need_bytes)
+
+    assert total(victims[:-1]) < max(need_bytes, 1)
+    assert bool(victims) == (need_bytes > 0 and bool(files))
+
+
+@given(file_lists, st.integers(0, 20_000))
+def test_no_file_that_stays_is_older_than_one_that_goes(files: list[StoredFile], need_bytes: int) -> None:
+    victims = plan_eviction(files, need_bytes)
+    staying = [file for file in files if file not in victims]
+
+    assert all(gone.mtime_s <= kept.mtime_s for gone in victims for kept in staying)
+
+
+@given(file_lists, st.integers(0, 20_000))
+def test_the_plan_does_not_depend_on_the_order_of_the_walk(files: list[StoredFile], need_bytes: int) -> None:
+    shuffled = sorted(files, key=lambda file: file.path[::-1])
+
+    assert plan_eviction(files, need_bytes) == plan_eviction(shuffled, need_bytes)
+
+
+@given(file_lists, st.integers(0, 5_000))
+def test_the_files_remembered_are_the_oldest_and_enough(files: list[StoredFile], need_bytes: int) -> None:
+    oldest = OldestFiles(need_bytes)
+    for file in files:
+        oldest.offer(file)
+
+    assert total(oldest.files()) >= min(need_bytes, total(files))
+    forgotten = [file for file in files if file not in oldest.files()]
+    assert all(kept.mtime_s <= young.mtime_s for kept in oldest.files() for young in forgotten)
+
+
+def test_a_huge_folder_needs_memory_for_its_candidates_only() -> None:
+    oldest = OldestFiles(10_000)
+    for number in range(100_000):
+        oldest.offer(StoredFile(str(number), 1_000, float(number * 7919 % 100_000)))
+
+    assert sorted(file.mtime_s for file in oldest.files()) == [float(number) for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("space", "need"),
+    [
+        (Space(used=500, limit=0, free=PLENTY, reserve=0), 0),
+        (Space(used=949, limit=1000, free=PLENTY, reserve=0), 0),
+        (Space(used=950, limit=1000, free=PLENTY, reserve=0), 50),
+        (Space(used=2000, limit=1000, free=PLENTY, reserve=0), 1100),
+        (Space(used=500, limit=0, free=100, reserve=100), 0),
+        (Space(used=500, limit=0, free=90, reserve=100), 20),
+        (Space(used=5, limit=0, free=0, reserve=100), 5),  # others filled the disk: not more than all
+        (Space(used=500, limit=0, free=PLENTY, reserve=0, disk_full=True), 50),
+        (Space(used=1000, limit=1000, free=0, reserve=400, disk_full=True), 440),
+        (Space(used=0, limit=1000, free=0, reserve=400, disk_full=True), 0),
+    ],
+)
+def test_how_much_must_go(space: Space, need: int) -> None:
+    assert bytes_to_free(space) == need
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
+def test_after_freeing_that_much_nothing_more_must_go(
+    used: int, limit: int, free: int, reserve: int, disk_full: bool
+) -> None:
+    need = bytes_to_free(Space(used, limit, free, reserve, disk_full))
+
+    assert 0 <= need <= used
+    after = Space(used - need, limit, free + need, reserve)
+    assert bytes_to_free(after) == 0 or after.used == 0 or limit < 20
+
+
+def test_the_marks_leave_room_between_rounds() -> None:
+    assert 0 < LOW_MARK < HIGH_MARK < 1
+
+
+@pytest.mark.parametrize(
+    ("host", "alive", "age_s", "leftover"),
+    [
+        ("mine", True, 10.0, False),
+        ("mine", False, 10.0, True),
+        ("other", False, 10.0, False),  # its process ids mean nothing here
+        ("other", False, 3601.0, True),
+        ("mine", True, 3601.0, True),
+    ],
+)
+def test_a_temporary_file_is_a_leftover_when_nobody_can_be_writing_it(
+    host: str, alive: bool, age_s: float, leftover: bool
+) -> None:
+    assert is_leftover(Writer(host, 1), age_s, host="mine", alive=lambda _: alive, max_age_s=3600.0) is leftover
+
+
+def test_the_oldest_quarantined_files_go_when_there_are_too_many_or_too_large_ones() -> None:
+    files = [StoredFile(str(age), 100, float(-age)) for age in range(5)]
+
+    assert excess_quarantine(files, 5, 500) == []
+    assert [file.path for file in excess_quarantine(files, 3, 500)] == ["3", "4"]
+    assert [file.path for file in excess_quarantine(files, 5, 250)] == ["2", "3", "4"]
+
+
+# One round over a real folder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[FilesystemStore]:
+    made = FilesystemStore(FilesystemOptions(root=tmp_path, sweep_interval_s=0))
+    yield made
+    made.close()
+
+
+def put(store: FilesystemStore, *blocks: Block) -> None:
+    results = store.put([b.key for b in blocks], [b.frame for b in blocks], Deadline.after(10.0))
+    assert all(result.ok for result in results)
+
+
+def path_of(root: Path, block: Block) -> Path:
+    return root.joinpath("kveik-1", *leaf_of(block.key), block_name(block.key))
+
+
+def round_of(root: Path, *, used: int = 0, limit: int = 0, leftover_age_s: float = 3600.0) -> SweepReport:
+    space = Space(used, limit, PLENTY, 0)
+    return sweep(FileTree(root), space, leftover_age_s=leftover_age_s, clock=SYSTEM_CLOCK)
+
+
+def dead_pid() -> int:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def test_a_round_counts_blocks_of_all_namespaces(store: FilesystemStore, tmp_path: Path) -> None:
+    put(store, make_block(1), make_block(2), make_block(3, namespace=b"O" * 16))
+
+    report = round_of(tmp_path)
+
+    assert (report.blocks, report.bytes) == (3, 3 * (4096 + 8192))
+
+
+def test_a_round_evicts_the_least_recently_used_blocks_down_to_the_low_mark(
+    store: FilesystemStore, tmp_path: Path
+) -> None:
+    blocks = [make_block(number) for number in range(10)]
+    put(store, *blocks)
+    for age, block in enumerate(blocks):
+        os.utime(path_of(tmp_path, block), (0, 1_000_000.0 - 60 * age))
+    used = 10 * len(blocks[0].frame)
+
+    report = round_of(tmp_path, used=used, limit=used)
+
+    assert (report.blocks, report.evicted_blocks, report.evicted_bytes) == (9, 1, len(blocks[0].frame))
+    present = store.lookup([block.key for block in blocks], Deadline.after(10.0))
+    assert present == [True] * 9 + [False]
+
+
+def test_a_round_removes_what_writers_that_died_left_behind(store: FilesystemStore, tmp_path: Path) -> None:
+    block = make_block(1)
+    put(store, block)
+    leaf = path_of(tmp_path, block).parent
+    mine = this_writer()
+    leftover = leaf / temporary_name(block.key.text, Writer(mine.host, dead_pid()), 1)
+    in_use = leaf / temporary_name(block.key.text, mine, 1)
+    elsewhere = leaf / temporary_name(block.key.text, Writer("00000000", 1), 1)
+    old = leaf / temporary_name(block.key.text, Writer("00000000", 2), 1)
+    top = tmp_path / "kveik-1" / temporary_name("sweeper", Writer(mine.host, dead_pid()), 1)
+    for file in (leftover, in_use, elsewhere, old, top):
+        file.write_bytes(b"half a block")
+    os.utime(old, (0, 0))
+
+    report = round_of(tmp_path)
+
+    assert report.leftovers == 3
+    assert [file.exists() for file in (leftover, in_use, elsewhere, old, top)] == [False, True, True, False, False]
+
+
+def test_a_round_never_touches_what_is_not_ours(store: FilesystemStore, tmp_path: Path) -> None:
+    block = make_block(1)
+    put(store, block)
+    leaf = path_of(tmp_path, block).parent
+    foreign = [
+        tmp_path / "notes.txt",
+        tmp_path / "kveik-1" / "README",
+        tmp_path / "kveik-1" / path_of(tmp_path, block).name,  # a block's name, but not its place
+        leaf / "thesis.doc",
+        leaf / f"{block.key.text}.kvb.bak",
+        leaf / ".hidden.tmp",
+    ]
+    for file in foreign:
+        file.write_bytes(b"x" * 100)
+        os.utime(file, (0, 0))
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    (outside / "00" / "00").mkdir(parents=True)
+    precious = outside / "00" / "00" / path_of(tmp_path, block).name
+    precious.write_bytes(b"x" * 8192)
+    os.utime(precious, (0, 0))
+    (tmp_path / "kveik-1" / ("f" * 32)).symlink_to(outside)
+
+    report = round_of(tmp_path, used=1 << 30, limit=20, leftover_age_s=1.0)
+
+    assert report.evicted_blocks == 1  # our only block: the limit is smaller than it
+    assert all(file.exists() for file in [*foreign, precious])
+
+
+def test_a_block_that_was_used_since_the_walk_is_spared(store: FilesystemStore, tmp_path: Path) -> None:
+    block = make_block(1)
+    put(store, block)
+    path = path_of(tmp_path, block)
+    os.utime(path, (0, 0))
+    beats = itertools.count(1)
+
+    def beat() -> None:
+        # One beat before each of the four directories, then one before the victim.
+        if next(beats) == 5:
+            os.utime(path)
+
+    report = sweep(
+        FileTree(tmp_path), Space(1 << 30, 20, PLENTY, 0), leftover_age_s=3600.0, clock=SYSTEM_CLOCK, beat=beat
+    )
+
+    assert (report.evicted_blocks, report.blocks) == (0, 1)
+    assert path.exists()
+
+
+def test_an_empty_or_vanished_folder_is_no_error_of_the_round(tmp_path: Path) -> None:
+    FilesystemStore(FilesystemOptions(root=tmp_path / "cache", sweep_interval_s=0))
+
+    assert round_of(tmp_path / "cache").blocks == 0
+    with pytest.raises(FileNotFoundError):
+        round_of(tmp_path / "absent")
