@@ -49,7 +49,8 @@ def store_blocks(client: AgentClient, keys: Sequence[BlockKey], size: int = PAYL
         if grant.status == "stored":
             client.payload(grant, size)[:] = payload_of(keys[index], size)
             digests.append((index, payload_digest(payload_of(keys[index], size))))
-    committed = dict(zip([i for i, _ in digests], client.commit(reserved.lease, digests, Deadline.after(10)).statuses))
+    statuses = client.commit(reserved.lease, digests, Deadline.after(10)).statuses
+    committed = {index: status for (index, _), status in zip(digests, statuses, strict=True)}
     return [committed.get(index, grant.status) for index, grant in enumerate(reserved.grants)]
 
 

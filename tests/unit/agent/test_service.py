@@ -1,0 +1,299 @@
+"""Each request of the protocol, answered without sockets."""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kveik.agent.protocol import (
+    PROTOCOL_VERSION,
+    Answer,
+    Commit,
+    Committed,
+    Done,
+    Drop,
+    Granted,
+    Hello,
+    Located,
+    Lookup,
+    Read,
+    Refused,
+    Release,
+    Report,
+    Request,
+    Reserve,
+    Reserved,
+    Settled,
+    Stats,
+    StatsAnswer,
+)
+from kveik.agent.service import READ_LEASE_S, AgentService, Session
+from kveik.agent.tally import Tally
+from kveik.clock import FakeClock
+from kveik.errors import ProtocolError
+from kveik.kv.frame import HEADER_BYTES, payload_digest
+from kveik.kv.keys import BlockKey
+from kveik.kv.namespace import REQUIRED_FACTS
+from kveik.records import FailureRecord, Record, StateRecord
+from kveik.store.arena import Arena
+from kveik.store.arena_file import ArenaRequest, open_arena_file
+from kveik.store.memory import MemoryStore
+from kveik.store.tiered import LowerTiers
+from tests.agents import NAMESPACE, payload_of, some_keys, wait_until
+
+SIZE = 20_000
+FACTS = dict.fromkeys(REQUIRED_FACTS, "same")
+
+
+def packed(count: int) -> list[bytes]:
+    return [bytes(key) for key in some_keys(count)]
+
+
+class Bench:
+    """A service with one lower tier, and one session on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records: list[Record] = []
+        self.clock = FakeClock()
+        self.tally = Tally()
+        file = open_arena_file(ArenaRequest(str(folder / "arena"), 2 << 20, 256 << 10))
+        self.arena = Arena(file, listener=self.tell, clock=self.clock)
+        self.below = MemoryStore()
+        self.lower = LowerTiers([self.below], threads=2, queue_bytes=1 << 20, listener=self.tell)
+        self.service = AgentService(self.arena, self.lower, listener=self.tell, tally=self.tally, clock=self.clock)
+        self.session = self.greet()
+
+    def tell(self, record: Record) -> None:
+        self.tally(record)
+        self.records.append(record)
+
+    def greet(self, **given: object) -> Session:
+        hello = Hello(1, PROTOCOL_VERSION, "engine", os.getpid(), 77, **given)  # type: ignore[arg-type]
+        return self.service.greet(os.getpid(), hello)[0]
+
+    def ask(self, request: Request, session: Session | None = None) -> Answer:
+        answer = self.service.begin(session or self.session, request)
+        return answer() if callable(answer) else answer
+
+    def reserve(self, keys: Sequence[BlockKey], session: Session | None = None) -> Reserved:
+        answer = self.ask(Reserve(1, list(keys), SIZE), session)
+        assert isinstance(answer, Reserved)
+        return answer
+
+    def store(self, keys: Sequence[BlockKey]) -> None:
+        reserved = self.reserve(keys)
+        for key, grant in zip(keys, reserved.grants, strict=True):
+            start = grant.offset + HEADER_BYTES
+            self.arena.file.view[start : start + SIZE] = payload_of(key, SIZE)
+        digests = [(index, payload_digest(payload_of(key, SIZE))) for index, key in enumerate(keys)]
+        assert self.ask(Commit(2, reserved.lease, digests)) == Committed(2, ["stored"] * len(keys))
+
+    def read(self, keys: Sequence[BlockKey], deadline_s: float = 5) -> Granted:
+        answer = self.ask(Read(3, list(keys), [SIZE], deadline_s))
+        assert isinstance(answer, Granted)
+        return answer
+
+    def lookup(self, keys: Sequence[BlockKey], ranks: list[int]) -> list[bytes]:
+        answer = self.ask(Lookup(4, NAMESPACE, ranks, [(0, [key.block_hash for key in keys])], 5))
+        assert isinstance(answer, Located)
+        return answer.places
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.lower.close()
+    bench.arena.close()
+
+
+def test_a_block_goes_in_is_found_and_comes_out(bench: Bench) -> None:
+    keys = some_keys(2)
+    bench.store(keys)
+    assert bench.lookup([*keys, *some_keys(1)], [0]) == [bytes([1, 1, 0])]
+    granted = bench.read(keys)
+    assert [(grant.status, grant.place, grant.frame_bytes) for grant in granted.grants] == [("hit", 1, 4096 + SIZE)] * 2
+    start = granted.grants[1].offset + HEADER_BYTES
+    assert bytes(bench.arena.file.view[start : start + SIZE]) == payload_of(keys[1], SIZE)
+    assert bench.arena.stats().pinned == 2
+    assert bench.ask(Release(9, granted.lease)) == Done(9, 2)
+    assert bench.arena.stats().pinned == 0
+
+
+def test_a_committed_block_is_written_down_and_brought_up_again(bench: Bench) -> None:
+    keys = some_keys(3)
+    bench.store(keys)
+    assert bench.lower.drain(5)
+    wait_until(lambda: bench.arena.stats().pinned == 0, "the written blocks are unpinned")
+    bench.arena.drop_namespace(b"")
+    assert bench.lookup(keys, [0]) == [bytes([2, 2, 2])]
+    assert [grant.place for grant in bench.read(keys).grants] == [2, 2, 2]
+    assert bench.lookup(keys, [0]) == [bytes([1, 1, 1])]
+
+
+def test_a_lookup_for_two_ranks_needs_both(bench: Bench) -> None:
+    keys = some_keys(2)
+    bench.store(keys)
+    bench.store([BlockKey.of(NAMESPACE, keys[0].block_hash, 0, 1)])
+    assert bench.lookup(keys, [0, 1]) == [bytes([1, 0])]
+
+
+def test_a_block_that_exists_or_is_being_written_needs_no_writing(bench: Bench) -> None:
+    written, busy = some_keys(2)
+    bench.store([written])
+    bench.reserve([busy])
+    grants = bench.reserve([written, busy]).grants
+    assert [(grant.status, grant.reason) for grant in grants] == [("exists", "exists"), ("exists", "busy")]
+
+
+def test_blocks_that_find_no_room_are_refused_and_counted(bench: Bench) -> None:
+    grants = bench.reserve(some_keys(200)).grants
+    refused = sum(grant.status == "failed" for grant in grants)
+    assert 0 < refused < 200
+    assert FailureRecord("arena", "put", "failed", "no_room", refused) in bench.records
+
+
+def test_what_is_not_committed_is_given_up(bench: Bench) -> None:
+    keys = some_keys(2)
+    reserved = bench.reserve(keys)
+    bench.ask(Commit(2, reserved.lease, [(1, bytes(16))]))
+    assert bench.lookup(keys, [0]) == [bytes([0, 1])]
+    assert bench.arena.stats().reserved == 0
+
+
+def test_a_released_write_lease_frees_its_slots(bench: Bench) -> None:
+    reserved = bench.reserve(some_keys(3))
+    assert bench.ask(Release(2, reserved.lease)) == Done(2, 3)
+    assert bench.arena.stats().free_slabs == bench.arena.stats().slabs
+
+
+def test_a_commit_without_a_lease_is_refused(bench: Bench) -> None:
+    assert isinstance(bench.ask(Commit(2, 12345, [])), Refused)
+    other = bench.greet()
+    reserved = bench.reserve(some_keys(1), other)
+    assert isinstance(bench.ask(Commit(2, reserved.lease, [])), Refused)
+
+
+@pytest.mark.parametrize("digests", [[(1, bytes(16))], [(-1, bytes(16))], [(0, b"short")], [(0, bytes(16))] * 2])
+def test_a_commit_that_names_nonsense_is_a_protocol_error(bench: Bench, digests: list[tuple[int, bytes]]) -> None:
+    reserved = bench.reserve(some_keys(1))
+    with pytest.raises(ProtocolError):
+        bench.ask(Commit(2, reserved.lease, digests))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Read(1, [b"short"], [10], 1),
+        Read(1, packed(2), [10, 20, 30], 1),
+        Read(1, packed(1), [0], 1),
+        Read(1, packed(1), [10], -1.0),
+        Read(1, packed(1), [10], float("nan")),
+        Read(1, packed(1), [10], float("inf")),
+        Reserve(1, packed(1), 0),
+        Reserve(1, [b""], 10),
+        Hello(1, 1, "again", 1),
+    ],
+)
+def test_requests_that_no_client_sends_are_protocol_errors(bench: Bench, request_: Request) -> None:
+    with pytest.raises(ProtocolError):
+        bench.ask(request_)
+    assert bench.arena.stats().pinned == 0
+
+
+def test_another_protocol_version_is_not_admitted(bench: Bench) -> None:
+    with pytest.raises(ProtocolError, match="version 99, this agent speaks"):
+        bench.service.greet(1, Hello(1, 99, "engine", 1))
+
+
+def test_incomplete_facts_are_not_admitted(bench: Bench) -> None:
+    with pytest.raises(ProtocolError, match="missing"):
+        bench.greet(facts={"dtype": "float32"})
+
+
+def test_an_engine_of_another_namespace_is_told_and_it_is_logged_once(bench: Bench) -> None:
+    bench.greet(label="model", facts=FACTS)
+    hello = Hello(1, PROTOCOL_VERSION, "engine", 1, 0, "model", {**FACTS, "dtype": "float16"})
+    assert "dtype float16 != same" in bench.service.greet(1, hello)[1].notes[0]
+    assert bench.service.greet(1, hello)[1].notes
+    assert sum(isinstance(record, StateRecord) for record in bench.records) == 1
+
+
+def test_a_connection_that_ends_frees_what_it_read(bench: Bench) -> None:
+    keys = some_keys(2)
+    bench.store(keys)
+    bench.lower.drain(5)
+    bench.read(keys)
+    wait_until(lambda: bench.arena.stats().pinned == 2, "only the read pins")
+    bench.service.end(bench.session)
+    assert bench.arena.stats().pinned == 0
+
+
+def test_a_connection_that_ends_keeps_slots_that_its_living_process_may_write(bench: Bench) -> None:
+    bench.reserve(some_keys(2))
+    bench.service.end(bench.session)
+    assert bench.arena.stats().quarantined == 2
+    assert bench.ask(Settled(1, [77]), bench.greet()) == Done(1, 2)
+    assert bench.arena.stats().quarantined == 0
+
+
+def test_a_read_that_ends_after_its_connection_pins_nothing(bench: Bench) -> None:
+    keys: list[bytes] = [*some_keys(1)]
+    bench.store([BlockKey(key) for key in keys])
+    bench.lower.drain(5)
+    job = partial(bench.ask, Read(1, keys, [SIZE], 5))
+    bench.service.end(bench.session)
+    assert isinstance(job(), Refused)
+    wait_until(lambda: bench.arena.stats().pinned == 0, "nothing is pinned")
+
+
+def test_a_read_lease_that_is_too_old_is_taken_back(bench: Bench) -> None:
+    keys = some_keys(1)
+    bench.store(keys)
+    bench.lower.drain(5)
+    granted = bench.read(keys)
+    bench.clock.advance(READ_LEASE_S - 1)
+    assert bench.service.take_back() == 0
+    bench.clock.advance(2)
+    assert bench.service.take_back() == 1
+    assert bench.ask(Release(5, granted.lease)) == Done(5, 0)
+    assert bench.arena.stats().pinned == 0
+
+
+def test_a_reported_block_is_given_up_only_if_it_is_wrong(bench: Bench) -> None:
+    sound, wrong = some_keys(2)
+    bench.store([sound, wrong])
+    (slot,) = bench.arena.locate([wrong])
+    bench.arena.view(slot)[-1] ^= 1
+    assert bench.ask(Report(1, [sound, wrong, *some_keys(1)], "checksum")) == Done(1, 1)
+    assert bench.arena.locate([sound, wrong])[1] == -1
+
+
+def test_a_dropped_namespace_is_gone_from_all_tiers(bench: Bench) -> None:
+    keys, others = some_keys(2), some_keys(1, b"o" * 16)
+    bench.store(keys)
+    bench.store(others)
+    bench.lower.drain(5)
+    assert bench.ask(Drop(1, NAMESPACE)) == Done(1, 2)
+    assert bench.lookup(keys, [0]) == [bytes([0, 0])]
+    assert bench.arena.keys() == others
+    assert bench.below.stats().blocks == 1
+
+
+def test_the_state_tells_sizes_connections_and_counts(bench: Bench) -> None:
+    bench.greet(label="model", facts=FACTS)
+    keys = some_keys(2)
+    bench.store(keys)
+    bench.lookup(keys, [0])
+    answer = bench.ask(Stats(1))
+    assert isinstance(answer, StatsAnswer)
+    state = json.loads(answer.document)
+    assert state["arena"]["blocks"] == 2
+    assert state["namespaces"] == [{"digest": NAMESPACE.hex(), "label": "", "blocks": 2, "bytes": 2 * SIZE}]
+    assert [connection["label"] for connection in state["connections"]] == ["", "model"]
+    assert state["tiers"][0]["name"] == "memory"
+    assert state["counters"]["arena.put_blocks"] == 2
+    assert state["counters"]["arena.found"] == 2

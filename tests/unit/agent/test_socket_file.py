@@ -1,0 +1,86 @@
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from kveik.agent.socket_file import SocketFile, peer_of
+from kveik.errors import AgentError
+
+
+def test_the_socket_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "agent.sock"
+    listening = SocketFile(str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    listening.close()
+    assert not path.exists()
+
+
+def test_the_kernel_says_who_connected(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.sock")
+    listening = SocketFile(path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        accepted, _ = listening.sock.accept()
+        assert peer_of(accepted) == (os.getpid(), os.getuid())
+        accepted.close()
+    listening.close()
+
+
+def test_a_living_agent_keeps_its_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.sock")
+    first = SocketFile(path)
+    with pytest.raises(AgentError, match="another agent listens"):
+        SocketFile(path)
+    first.close()
+    SocketFile(path).close()
+
+
+def test_a_socket_that_nobody_listens_to_is_replaced(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.sock")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    listening = SocketFile(path)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+    listening.close()
+
+
+def test_a_socket_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.sock")
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(path)
+        foreign.listen()
+        with pytest.raises(AgentError, match="another program listens"):
+            SocketFile(path)
+
+
+def test_a_file_is_not_taken_for_a_socket(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    path.write_text("notes")
+    with pytest.raises(AgentError, match="is no socket"):
+        SocketFile(str(path))
+    assert path.read_text() == "notes"
+
+
+def test_a_path_too_long_for_a_socket_is_named(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="too long"):
+        SocketFile(str(tmp_path / ("a" * 120)))
+
+
+def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(AgentError, match="changed by other users"):
+        SocketFile(str(tmp_path / "open" / "agent.sock"))
+
+
+def test_closing_leaves_the_socket_of_a_later_agent(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    first = SocketFile(str(path))
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as later:
+        later.bind(str(path))
+        first.close()
+        assert path.exists()

@@ -1,0 +1,58 @@
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import kveik
+from kveik.cli import main
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_command_keeps_to_the_agreed_form(name: str) -> None:
+    module = importlib.import_module(main.COMMANDS[name])
+    assert module.HELP
+    assert callable(module.add_arguments)
+    assert callable(module.run)
+
+
+def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main.main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in main.COMMANDS)
+    assert "exit codes" in text
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main.main([name, "--help"])
+    assert end.value.code == 0
+    assert f"kveik {name}" in capsys.readouterr().out
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["--version"])
+    assert capsys.readouterr().out == f"kveik {kveik.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["agent", "--nonsense"]])
+def test_wrong_use_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main.main(arguments)
+    assert end.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_a_command_does_not_load_the_others() -> None:
+    code = (
+        "import sys\n"
+        "from kveik.cli import main\n"
+        "try:\n    main.main(['stats', '--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "assert not {'kveik.verify', 'kveik.cli.demo', 'torch', 'vllm'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,35 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from kveik.cli import main
+from kveik.cli.stats import size_text
+from tests.agents import running_agent
+
+
+def test_the_state_is_printed_as_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier")):
+        assert main.main(["stats", "--socket", str(tmp_path / "agent.sock")]) == 0
+    text = capsys.readouterr().out
+    assert "free slabs" in text
+    assert "16.0 MiB" in text
+    assert "filesystem" in text
+
+
+def test_the_state_is_printed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_agent(tmp_path):
+        assert main.main(["stats", "--json", "--socket", str(tmp_path / "agent.sock")]) == 0
+    assert json.loads(capsys.readouterr().out)["arena"]["blocks"] == 0
+
+
+def test_no_agent_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["stats", "--socket", str(tmp_path / "agent.sock")]) == 3
+    assert "no agent at" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5.0 TiB")]
+)
+def test_sizes_are_written_for_people(size: int, text: str) -> None:
+    assert size_text(size) == text
