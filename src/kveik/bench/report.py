@@ -59,7 +59,7 @@ def document(rows: Sequence[Row], machine: Machine, model: str, date: datetime.d
             {
                 "prompt_tokens": row.tokens,
                 "equal": row.equal,
-                "paths": {
+                "routes": {
                     route.name.lower(): {
                         "ttft_s": round(measured.ttft_s, 4),
                         "runs_s": [round(value, 4) for value in measured.ttfts_s],

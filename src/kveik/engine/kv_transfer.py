@@ -18,17 +18,17 @@ HASH_SEED = "0"
 def kv_transfer_config(given: Mapping[str, Any]) -> dict[str, Any]:
     """The value of ``--kv-transfer-config``; ``given`` are settings of the ``[connector]`` table.
 
-    Only what is given is written down, so that defaults stay defaults. ``recompute`` is not a
+    Only what is given is written down, in its own type, so that defaults stay defaults. ``recompute`` is not a
     taste: with vLLM's default one lost block fails the request. Raises
     :class:`~kveik.errors.ConfigError` for an unknown setting or a bad value.
     """
-    load(ConnectorSettings, given=given)
+    settings = load(ConnectorSettings, given=given)
     return {
         "kv_connector": CONNECTOR_CLASS,
         "kv_connector_module_path": CONNECTOR_MODULE,
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": dict(given),
+        "kv_connector_extra_config": {name: getattr(settings, name) for name in given},
     }
 
 
