@@ -152,6 +152,7 @@ class AgentService:
             case Settled():
                 answer = Done(request.id, self.arena.settle(request.connections))
             case Report():
+                self.arena.doubt(request.keys)  # before any later read of this connection
                 answer = partial(self._report, request)
             case Drop():
                 answer = partial(self._drop, request)

@@ -292,6 +292,15 @@ class Arena:
             slots = [slot for slot, _ in zip(self._unverified, range(limit), strict=False)]
             return [self._table.key(slot) for slot in slots]
 
+    def doubt(self, keys: Sequence[bytes]) -> None:
+        """A reader found these blocks wrong: nobody gets them again before they are checked."""
+        with self._lock:
+            for key in keys:
+                slot = self._index.get(key, -1)
+                if slot >= 0 and self._table.state[slot] == SlotState.COMMITTED:
+                    self._table.state[slot] = SlotState.UNVERIFIED
+                    self._unverified.add(slot)
+
     def check(self, slot: int) -> bool:
         """Compare a pinned slot with its checksum; a block that is wrong is given up and reported."""
         key = self._table.key(slot)
