@@ -196,7 +196,7 @@ class FilesystemStore:
         if self._is_there(key, len(sealed)):
             return BlockResult(Status.EXISTS)
         if not self._has_room(len(sealed)):
-            self._sweeper.press()
+            self._sweeper.press(wanted=len(sealed))
             return failed("no_room", "until the next round of eviction")
         if not self._gate.permit():
             return failed("read_only")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kveik.errors import StoreError
-from kveik.store.filesystem_layout import FORMAT_DIRECTORY, Writer, temporary_name
+from kveik.store.filesystem_layout import FORMAT_DIRECTORY, FileWriter, temporary_name
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK does nothing to a regular file, and keeps a planted FIFO from hanging the open.
@@ -47,11 +47,11 @@ class FileIdentity:
         return (self.device, self.inode) == (other.device, other.inode)
 
 
-def this_writer() -> Writer:
+def this_writer() -> FileWriter:
     """This process. Process ids mean something only within one boot and one process-id space."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     identity = (boot.read_text(encoding="ascii") if boot.exists() else os.uname().nodename) + _pid_space()
-    return Writer(hashlib.sha256(identity.encode()).hexdigest()[:8], os.getpid())
+    return FileWriter(hashlib.sha256(identity.encode()).hexdigest()[:8], os.getpid())
 
 
 def _pid_space() -> str:

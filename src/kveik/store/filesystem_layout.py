@@ -38,7 +38,7 @@ Leaf = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class FileWriter:
     """A process that writes: ``host`` is 8 hex digits for one boot and process-id space of a machine."""
 
     host: str
@@ -56,12 +56,12 @@ def block_name(key: BlockKey) -> str:
     return key.text + BLOCK_SUFFIX
 
 
-def temporary_name(stem: str, writer: Writer, number: int) -> str:
+def temporary_name(stem: str, writer: FileWriter, number: int) -> str:
     """A name that no other writer, and no other call of this one, uses."""
     return f".{stem}.{writer.host}.{writer.pid}.{number}.tmp"
 
 
-def quarantine_name(key: BlockKey, reason: str, time_s: float, writer: Writer, number: int) -> str:
+def quarantine_name(key: BlockKey, reason: str, time_s: float, writer: FileWriter, number: int) -> str:
     """Where a wrong file goes: the name keeps its key, what was wrong and when."""
     return f"{key.text}.{reason}.{int(time_s)}.{writer.host}.{writer.pid}.{number}.bad"
 
@@ -76,10 +76,10 @@ def parse_block_name(name: str) -> BlockKey | None:
         return None
 
 
-def parse_temporary_name(name: str) -> Writer | None:
+def parse_temporary_name(name: str) -> FileWriter | None:
     """Who writes, or wrote, this temporary file; None for a name that is not ours."""
     match = _TEMPORARY.fullmatch(name)
-    return Writer(match["host"], int(match["pid"])) if match else None
+    return FileWriter(match["host"], int(match["pid"])) if match else None
 
 
 def parse_quarantine_name(name: str) -> int | None:

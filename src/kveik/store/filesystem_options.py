@@ -9,7 +9,12 @@ from kveik.config import AgentSettings
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilesystemOptions:
-    """How one folder is used. Sizes in bytes, times in seconds."""
+    """How one folder is used. Sizes in bytes, times in seconds.
+
+    A process alone never exceeds ``limit_bytes``. When several share the folder, each knows of
+    the others' blocks only from the last round of sweeping, so the limit may be exceeded by
+    what the others wrote since then; ``reserve_bytes`` of free space are kept at all times.
+    """
 
     root: Path
     limit_bytes: int = 0  # 0: no limit but free space

@@ -9,7 +9,7 @@ import heapq
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kveik.clock import Clock
@@ -17,7 +17,7 @@ from kveik.store.filesystem_files import FileTree, identify, process_alive
 from kveik.store.filesystem_layout import (
     FORMAT_DIRECTORY,
     QUARANTINE_DIRECTORY,
-    Writer,
+    FileWriter,
     is_fan_directory,
     is_namespace_directory,
     parse_block_name,
@@ -47,6 +47,7 @@ class Space:
     limit: int
     free: int
     reserve: int
+    wanted: int = 0  # size of a block that found no room
     disk_full: bool = False  # a write was refused, whatever the figures say (a quota, inodes)
 
 
@@ -54,13 +55,13 @@ def bytes_to_free(space: Space) -> int:
     """How much must go.
 
     Down to the low mark of the limit; until the reserve is free again, with a tenth to spare;
-    and a tenth of all blocks when a write met a full disk.
+    a tenth of all blocks when a write met a full disk; and in each case room for what is wanted.
     """
     over_limit = short = refused = 0
-    if space.limit and space.used >= space.limit * HIGH_MARK:
-        over_limit = space.used - int(space.limit * LOW_MARK)
-    if space.free < space.reserve:
-        short = space.reserve + space.reserve // 10 - space.free
+    if space.limit and (space.used >= space.limit * HIGH_MARK or space.used + space.wanted > space.limit):
+        over_limit = max(space.used - int(space.limit * LOW_MARK), space.used + space.wanted - space.limit)
+    if space.free < space.reserve + space.wanted:
+        short = space.reserve + space.reserve // 10 + space.wanted - space.free
     if space.disk_full:
         refused = space.used // 10
     return min(space.used, max(over_limit, short, refused))
@@ -101,7 +102,7 @@ class OldestFiles:
         return [StoredFile(path, size, -negative_mtime_s) for negative_mtime_s, path, size in self._youngest_first]
 
 
-def is_leftover(writer: Writer, age_s: float, *, host: str, alive: Callable[[int], bool], max_age_s: float) -> bool:
+def is_leftover(writer: FileWriter, age_s: float, *, host: str, alive: Callable[[int], bool], max_age_s: float) -> bool:
     """Whether nobody writes this temporary file any more: its process is gone, or it is too old."""
     return age_s > max_age_s or (writer.host == host and not alive(writer.pid))
 
@@ -158,9 +159,8 @@ def sweep(
         beat()
         for entry in names:
             _look_at(tree, directory, entry, candidates, count, leftover_age_s, clock)
-    true_space = Space(count.bytes, space.limit, space.free, space.reserve, space.disk_full)
     evicted_blocks = evicted_bytes = 0
-    for victim in plan_eviction(candidates.files(), bytes_to_free(true_space)):
+    for victim in plan_eviction(candidates.files(), bytes_to_free(replace(space, used=count.bytes))):
         beat()
         if _evict(tree, victim):
             evicted_blocks += 1

@@ -1,6 +1,7 @@
 """When to sweep: one thread a process, working only while it holds the folder's lease."""
 
 import threading
+from dataclasses import replace
 
 from kveik.clock import Clock
 from kveik.records import EvictionRecord, Listener
@@ -39,6 +40,7 @@ class FolderSweeper:
         self._lease = SweeperLease(tree, options.lease_stale_s, clock)
         self._condition = threading.Condition()
         self._pressed = False
+        self._wanted = 0
         self._disk_full = False
         self._closed = False
         self._round_ended_s = float("-inf")
@@ -53,10 +55,11 @@ class FolderSweeper:
         """Sweep from now on, in a thread."""
         threading.Thread(target=self._work, name=f"kveik-{self._name}-sweep", daemon=True).start()
 
-    def press(self, *, disk_full: bool = False) -> None:
-        """Ask for a round soon: there is no room."""
+    def press(self, *, wanted: int = 0, disk_full: bool = False) -> None:
+        """Ask for a round soon: there is little room, or none for a block of ``wanted`` bytes."""
         with self._condition:
             self._pressed = True
+            self._wanted = max(self._wanted, wanted)
             self._disk_full = self._disk_full or disk_full
             self._condition.notify_all()
 
@@ -85,8 +88,9 @@ class FolderSweeper:
 
     def _sweep(self) -> SweepReport:
         with self._condition:
-            disk_full, self._disk_full, self._pressed = self._disk_full, False, False
-        space = self._space(self._usage.read()[1], disk_full)
+            wanted, disk_full = self._wanted, self._disk_full
+            self._pressed, self._wanted, self._disk_full = False, 0, False
+        space = replace(self._space(self._usage.read()[1]), wanted=wanted, disk_full=disk_full)
         self._usage.begin_count()
         report = sweep(
             self._tree,
@@ -101,13 +105,13 @@ class FolderSweeper:
         if report.evicted_blocks:
             self._listener(EvictionRecord(self._name, report.evicted_blocks, report.evicted_bytes))
         estimate_was_low = space.used < report.bytes
-        if (report.evicted_blocks or estimate_was_low) and bytes_to_free(self._space(report.bytes, False)):
+        if (report.evicted_blocks or estimate_was_low) and bytes_to_free(self._space(report.bytes)):
             self.press()
         return report
 
-    def _space(self, used: int, disk_full: bool) -> Space:
+    def _space(self, used: int) -> Space:
         options = self._options
-        return Space(used, options.limit_bytes, self._free.read(fresh=True), options.reserve_bytes, disk_full)
+        return Space(used, options.limit_bytes, self._free.read(fresh=True), options.reserve_bytes)
 
     def _work(self) -> None:
         while not self._wait():

@@ -392,6 +392,17 @@ def test_above_its_limit_nothing_is_stored_until_a_round_has_evicted(folder: Fol
     assert EvictionRecord("filesystem", 1, size) in folder.records
 
 
+def test_a_block_that_is_large_against_the_limit_gets_its_room(folder: Folder) -> None:
+    one, two = make_block(1), make_block(2)
+    folder.store = folder.open(limit_bytes=len(one.frame) * 3 // 2)
+    folder.put(one)
+
+    assert folder.put(two)[0].reason == "no_room"
+    folder.store.sweep()
+
+    assert folder.put(two)[0].status is Status.STORED
+
+
 def test_a_frame_larger_than_the_limit_is_refused(folder: Folder) -> None:
     block = make_block(1)
     folder.store = folder.open(limit_bytes=len(block.frame) - 1)

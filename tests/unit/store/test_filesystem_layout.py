@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from kveik.kv.keys import BlockKey
 from kveik.store import filesystem_layout as layout
-from kveik.store.filesystem_layout import Writer
+from kveik.store.filesystem_layout import FileWriter
 
-WRITER = Writer("0123abcd", 4321)
+WRITER = FileWriter("0123abcd", 4321)
 keys = st.builds(
     BlockKey.of,
     st.binary(min_size=16, max_size=16),

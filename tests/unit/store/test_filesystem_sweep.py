@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kveik.clock import SYSTEM_CLOCK, Deadline
 from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_files import FileTree, this_writer
-from kveik.store.filesystem_layout import Writer, block_name, leaf_of, temporary_name
+from kveik.store.filesystem_layout import FileWriter, block_name, leaf_of, temporary_name
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.filesystem_sweep import (
     HIGH_MARK,
@@ -108,6 +108,10 @@ def test_a_huge_folder_needs_memory_for_its_candidates_only() -> None:
         (Space(used=5, limit=0, free=0, reserve=100), 5),  # others filled the disk: not more than all
         (Space(used=500, limit=0, free=PLENTY, reserve=0, disk_full=True), 50),
         (Space(used=1000, limit=1000, free=0, reserve=400, disk_full=True), 440),
+        (Space(used=900, limit=1000, free=PLENTY, reserve=0, wanted=100), 0),
+        (Space(used=901, limit=1000, free=PLENTY, reserve=0, wanted=100), 1),  # 901 is no high mark, and yet no room
+        (Space(used=500, limit=600, free=PLENTY, reserve=0, wanted=500), 400),
+        (Space(used=500, limit=0, free=150, reserve=100, wanted=60), 20),
         (Space(used=0, limit=1000, free=0, reserve=400, disk_full=True), 0),
     ],
 )
@@ -119,7 +123,7 @@ def test_how_much_must_go(space: Space, need: int) -> None:
 def test_after_freeing_that_much_nothing_more_must_go(
     used: int, limit: int, free: int, reserve: int, disk_full: bool
 ) -> None:
-    need = bytes_to_free(Space(used, limit, free, reserve, disk_full))
+    need = bytes_to_free(Space(used, limit, free, reserve, disk_full=disk_full))
 
     assert 0 <= need <= used
     after = Space(used - need, limit, free + need, reserve)
@@ -143,7 +147,7 @@ def test_the_marks_leave_room_between_rounds() -> None:
 def test_a_temporary_file_is_a_leftover_when_nobody_can_be_writing_it(
     host: str, alive: bool, age_s: float, leftover: bool
 ) -> None:
-    assert is_leftover(Writer(host, 1), age_s, host="mine", alive=lambda _: alive, max_age_s=3600.0) is leftover
+    assert is_leftover(FileWriter(host, 1), age_s, host="mine", alive=lambda _: alive, max_age_s=3600.0) is leftover
 
 
 def test_the_oldest_quarantined_files_go_when_there_are_too_many_or_too_large_ones() -> None:
@@ -213,11 +217,11 @@ def test_a_round_removes_what_writers_that_died_left_behind(store: FilesystemSto
     put(store, block)
     leaf = path_of(tmp_path, block).parent
     mine = this_writer()
-    leftover = leaf / temporary_name(block.key.text, Writer(mine.host, dead_pid()), 1)
+    leftover = leaf / temporary_name(block.key.text, FileWriter(mine.host, dead_pid()), 1)
     in_use = leaf / temporary_name(block.key.text, mine, 1)
-    elsewhere = leaf / temporary_name(block.key.text, Writer("00000000", 1), 1)
-    old = leaf / temporary_name(block.key.text, Writer("00000000", 2), 1)
-    top = tmp_path / "kveik-1" / temporary_name("sweeper", Writer(mine.host, dead_pid()), 1)
+    elsewhere = leaf / temporary_name(block.key.text, FileWriter("00000000", 1), 1)
+    old = leaf / temporary_name(block.key.text, FileWriter("00000000", 2), 1)
+    top = tmp_path / "kveik-1" / temporary_name("sweeper", FileWriter(mine.host, dead_pid()), 1)
     for file in (leftover, in_use, elsewhere, old, top):
         file.write_bytes(b"half a block")
     os.utime(old, (0, 0))
