@@ -1,0 +1,241 @@
+"""How fast blocks go through client and arena, against a plain memory copy on the same cores.
+
+Runs an agent in its own process on a fresh arena in shared memory. All rates are measured in
+turns within one run, so that the ratios do not depend on what else the machine does:
+
+    copy              numpy.copyto between two private buffers
+    copy into shm     the same into shared memory, which usually has no huge pages
+    put               reserve, copy into the slot, digest of the slot, commit
+    get               read, copy out of the slot, digest of the copy, release
+    ..., 2 threads    the same, the blocks spread over two threads
+    get, no digest    without the digest
+
+Wants two idle cores.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from kveik.agent.client import AgentClient
+from kveik.clock import Deadline
+from kveik.errors import AgentError
+from kveik.kv.frame import payload_digest
+from kveik.kv.keys import BlockKey
+from kveik.store.arena import Arena
+from kveik.store.arena_file import ArenaRequest, open_arena_file
+from kveik.store.writer import Writer
+
+MIB = 1 << 20
+NAMESPACE = b"n" * 16
+LIMITS = {"put": 0.7, "get": 0.7, "lookup_256_ms": 1.0, "index_bytes_per_block": 300.0}
+Buffer = NDArray[np.uint8]
+#: Applies a function to each index, on one thread or several.
+Spread = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]
+
+
+@contextmanager
+def running_agent(folder: Path, arena_bytes: int) -> Iterator[AgentClient]:
+    """A client of a fresh agent, both with every page of the arena faulted in."""
+    socket, arena = folder / "agent.sock", Path(f"/dev/shm/kveik-benchmark-{os.getpid()}.arena")
+    command = [sys.executable, "-m", "kveik.cli.main", "agent", f"--socket={socket}", f"--arena={arena}"]
+    with (folder / "agent.log").open("w") as log:
+        process = subprocess.Popen([*command, f"--arena-bytes={arena_bytes}"], stderr=log)
+    try:
+        client = connect(str(socket))
+        while "faulted in" not in (folder / "agent.log").read_text():
+            time.sleep(0.05)
+        time.sleep(0.5)  # this process's own mapping is faulted in beside it
+        yield client
+        client.close()
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        arena.unlink(missing_ok=True)
+
+
+def connect(socket: str) -> AgentClient:
+    """Wait for the agent and connect."""
+    until_s = time.monotonic() + 60
+    while True:
+        try:
+            return AgentClient.connect(socket, role="benchmark")
+        except AgentError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.05)
+
+
+class BlockPath:
+    """Moves batches of blocks between private buffers and the arena."""
+
+    def __init__(self, client: AgentClient, blocks: int, size: int) -> None:
+        random = np.random.default_rng(1)
+        self.size = size
+        self._client = client
+        self._sources = [random.integers(0, 256, size, np.uint8) for _ in range(blocks)]
+        self._targets: list[Buffer] = [np.zeros(size, np.uint8) for _ in range(blocks)]
+        shared = np.frombuffer(mmap.mmap(-1, blocks * size), np.uint8)
+        self._shared = [shared[index * size :][:size] for index in range(blocks)]
+        self.keys: list[BlockKey] = []
+
+    def copy(self) -> None:
+        """A plain copy of all blocks."""
+        for target, source in zip(self._targets, self._sources, strict=True):
+            np.copyto(target, source)
+
+    def copy_into_shared_memory(self) -> None:
+        """The same into memory that other processes could map."""
+        for target, source in zip(self._shared, self._sources, strict=True):
+            np.copyto(target, source)
+
+    def put(self, spread: Spread = map) -> None:
+        """Store all blocks under fresh keys."""
+        self.keys = [BlockKey.of(NAMESPACE, os.urandom(32)) for _ in self._sources]
+        reserved = self._client.reserve(self.keys, self.size, Deadline.after(30))
+
+        def write(index: int) -> tuple[int, bytes]:
+            payload = self._client.payload(reserved.grants[index], self.size)
+            np.copyto(np.frombuffer(payload, np.uint8), self._sources[index])
+            return index, payload_digest(payload)
+
+        digests = list(spread(write, range(len(self.keys))))
+        self._client.commit(reserved.lease, digests, Deadline.after(30))
+
+    def get(self, spread: Spread = map, *, digest: bool = True) -> None:
+        """Read all blocks back, with or without the digest of each copy."""
+        granted = self._client.read(self.keys, self.size, Deadline.after(30))
+
+        def read(index: int) -> None:
+            slot = self._client.slot(granted.grants[index])
+            np.copyto(self._targets[index], np.frombuffer(slot.payload, np.uint8))
+            if digest:
+                slot.check_copy(self.keys[index], self._targets[index].data)
+
+        list(spread(read, range(len(self.keys))))
+        self._client.release(granted.lease)
+
+
+def measure_rates(path: BlockPath, rounds: int, total_bytes: int) -> dict[str, float]:
+    """Median GB/s of each way, the rounds of all ways taking turns."""
+    with ThreadPoolExecutor(2) as two:
+        ways: dict[str, Callable[[], None]] = {
+            "copy": path.copy,
+            "copy into shm": path.copy_into_shared_memory,
+            "put": path.put,
+            "get": path.get,
+            "put, 2 threads": lambda: path.put(two.map),
+            "get, 2 threads": lambda: path.get(two.map),
+            "get, no digest": lambda: path.get(digest=False),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(rounds + 1):
+            for name, way in ways.items():
+                start_s = time.perf_counter()
+                way()
+                if turn:  # the first turn warms caches and threads
+                    seconds[name].append(time.perf_counter() - start_s)
+    return {name: total_bytes / statistics.median(values) / 1e9 for name, values in seconds.items()}
+
+
+def measure_lookup_ms(client: AgentClient, keys: Sequence[BlockKey], rounds: int = 500) -> float:
+    """Median milliseconds of a lookup of 256 keys that are all there."""
+    hashes = [key.block_hash for key in (list(keys) * 256)[:256]]
+    taken = []
+    for _ in range(rounds):
+        start_s = time.perf_counter()
+        client.lookup(NAMESPACE, [0], [(0, hashes)], Deadline.after(5))
+        taken.append(time.perf_counter() - start_s)
+    return statistics.median(taken) * 1e3
+
+
+def measure_index_bytes(folder: Path, blocks: int = 50_000) -> float:
+    """Growth of this process's private memory for each block that an arena holds."""
+    file = open_arena_file(ArenaRequest(str(folder / "index.arena"), blocks * 8192 + 64 * MIB, 16 * MIB))
+    arena, writer = Arena(file), Writer.of(os.getpid())
+    before = private_bytes()
+    for start in range(0, blocks, 1000):
+        keys = [BlockKey.of(NAMESPACE, os.urandom(32)) for _ in range(start, min(start + 1000, blocks))]
+        slots = [found.slot for found in arena.reserve(keys, 64, writer)]
+        arena.commit(slots, [bytes(16)] * len(slots))
+        del keys
+    grown = private_bytes() - before
+    assert arena.stats().blocks == blocks
+    arena.close()
+    return grown / blocks
+
+
+def private_bytes() -> int:
+    """Anonymous memory of this process: without the arena, which is shared."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError("no RssAnon in /proc/self/status")
+
+
+def main() -> int:
+    """Measure and print; 1 if a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--block-bytes", type=int, default=4 * MIB)
+    parser.add_argument("--blocks", type=int, default=32, help="blocks of one batch")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    total = args.block_bytes * args.blocks
+    with tempfile.TemporaryDirectory() as folder:
+        index_bytes = measure_index_bytes(Path(folder))
+        with running_agent(Path(folder), 4 * total + 64 * MIB) as client:
+            path = BlockPath(client, args.blocks, args.block_bytes)
+            rates = measure_rates(path, args.rounds, total)
+            lookup_ms = measure_lookup_ms(client, path.keys)
+    result: dict[str, Any] = {
+        "block_bytes": args.block_bytes,
+        "blocks": args.blocks,
+        "gb_per_s": rates,
+        "ratio_to_copy": {name: rate / rates["copy"] for name, rate in rates.items()},
+        "lookup_256_ms": lookup_ms,
+        "index_bytes_per_block": index_bytes,
+    }
+    if args.json:
+        print(json.dumps(result, indent=1))
+    else:
+        show(result)
+    return 0 if within_limits(result["ratio_to_copy"], lookup_ms, index_bytes) else 1
+
+
+def within_limits(ratios: dict[str, float], lookup_ms: float, index_bytes: float) -> bool:
+    """Whether the figures are as good as they have to be; one or two threads, whichever is faster."""
+    fast = all(max(ratios[way], ratios[f"{way}, 2 threads"]) >= LIMITS[way] for way in ("put", "get"))
+    return fast and lookup_ms < LIMITS["lookup_256_ms"] and index_bytes < LIMITS["index_bytes_per_block"]
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the result as a table and two lines."""
+    rates, ratios = result["gb_per_s"], result["ratio_to_copy"]
+    table = Table("way", "GB/s", "ratio to copy", title=f"{result['blocks']} blocks of {result['block_bytes']} bytes")
+    for name, rate in rates.items():
+        table.add_row(name, f"{rate:.2f}", f"{ratios[name]:.2f}")
+    console = Console()
+    console.print(table)
+    console.print(f"lookup of 256 keys: {result['lookup_256_ms']:.3f} ms at the median")
+    console.print(f"index: {result['index_bytes_per_block']:.0f} bytes a block")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
