@@ -14,8 +14,8 @@ LMCache's in-process connector is left out: version 0.5.6 has none for CPUs
 import argparse
 
 from benchmarks.options import Recorder, lengths_option, parser, rig_spec, say
-from benchmarks.request import cold_ttft_s, external_ttft_s, unique_prompts
-from benchmarks.result import Claim, Samples
+from benchmarks.request import cold, external_hit, unique_prompts
+from benchmarks.result import Claim, Round
 from benchmarks.rig import Rig
 from benchmarks.ttft import group_name
 from kveik.engine.launch import Engine
@@ -47,17 +47,18 @@ def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: dict[
         order = list(engines) if number % 2 == 0 else list(engines)[::-1]
         for tokens in given.tokens:
             prompt = next(prompts[tokens])
-            with recorder.round(group_name(tokens), tokens=tokens) as samples:
-                samples.update(one_round({name: engines[name] for name in order}, prompt, given.repeats))
+            with recorder.round(group_name(tokens), tokens=tokens) as one:
+                measure_round(one, {name: engines[name] for name in order}, prompt, given.repeats)
 
 
-def one_round(engines: dict[str, Engine], prompt: Prompt, repeats: int) -> Samples:
+def measure_round(one: Round, engines: dict[str, Engine], prompt: Prompt, repeats: int) -> None:
     """One prompt: cold on every engine, then external hits in turn. TTFT in seconds."""
-    samples = {cold_label(name): [cold_ttft_s(engine, prompt)] for name, engine in engines.items()}
+    for name, engine in engines.items():
+        one.add(cold_label(name), cold(engine, prompt).ttft_s)
     for _ in range(repeats):
         for name, engine in engines.items():
-            samples.setdefault(hit_label(name), []).append(external_ttft_s(engine, prompt))
-    return samples
+            answer = external_hit(engine, prompt)
+            one.add(hit_label(name), answer.ttft_s, answer.cached_tokens)
 
 
 def hit_label(name: str) -> str:

@@ -69,12 +69,12 @@ class ForeignLoad:
     def restart(self) -> None:
         """Count from now on."""
         self._wall_s = time.monotonic()
-        self._foreign_s = _busy_s() - _own_s()
+        self._foreign_s = _busy_s() - own_seconds()
 
     def cores(self) -> float:
         """The average number of cores that others kept busy since the start."""
         elapsed_s = time.monotonic() - self._wall_s
-        return max(0.0, _busy_s() - _own_s() - self._foreign_s) / elapsed_s if elapsed_s else 0.0
+        return max(0.0, _busy_s() - own_seconds() - self._foreign_s) / elapsed_s if elapsed_s else 0.0
 
 
 def _busy_s() -> float:
@@ -83,7 +83,7 @@ def _busy_s() -> float:
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
-def _own_s() -> float:
+def own_seconds() -> float:
     """Seconds that this process and all it started computed, with those that have ended."""
     total = 0.0
     us = psutil.Process()

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.machine import QUIET_CORES, ROOT, ForeignLoad, describe, wait_quiet
-from benchmarks.result import Claim, Group, Result, Round, Samples
+from benchmarks.result import Claim, Group, Result, Round
 from benchmarks.rig import RigSpec
 from benchmarks.show import plot, print_result
 
@@ -63,16 +63,16 @@ class Recorder:
         self._load_average = os.getloadavg()[0]
 
     @contextmanager
-    def round(self, group: str, *, unit: str = "s", tokens: int = 0) -> Iterator[Samples]:
-        """One round of a group: the caller fills in the samples of each side."""
+    def round(self, group: str, *, unit: str = "s", tokens: int = 0) -> Iterator[Round]:
+        """One round of a group: the caller adds the samples of each side."""
         if self._given.wait_quiet and not wait_quiet(self._given.wait_quiet):
             say(f"others still take more than {QUIET_CORES} cores; measuring anyway")
         load = ForeignLoad()
-        samples: Samples = {}
-        yield samples
-        one = Round(samples=samples, foreign_cores=round(load.cores(), 3))
+        one = Round()
+        yield one
+        one = msgspec.structs.replace(one, foreign_cores=round(load.cores(), 3))
         self._groups.setdefault(group, Group(name=group, unit=unit, rounds=[], tokens=tokens)).rounds.append(one)
-        shown = ", ".join(f"{label} {min(values):.3f}..{max(values):.3f}" for label, values in samples.items())
+        shown = ", ".join(f"{label} {min(values):.3f}..{max(values):.3f}" for label, values in one.samples.items())
         say(f"{group}: {shown} {unit}; others took {one.foreign_cores:.2f} cores")
 
     def finish(self, conditions: dict[str, str], claims: list[Claim]) -> Result:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.options import Recorder, parser, rig_spec, say
-from benchmarks.request import PAUSE_S, ask, cold_ttft_s, unique_prompts
+from benchmarks.request import PAUSE_S, ask, cold, unique_prompts
 from benchmarks.result import BenchmarkError, Claim
 from benchmarks.rig import Rig
 from kveik.engine.client import CompletionRequest
@@ -44,21 +44,21 @@ def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: dict[
     plain = engines[WITHOUT]
     prompts = {tokens: unique_prompts(plain, tokens, given.seed) for tokens in (*COLD_TOKENS, DECODE_PROMPT_TOKENS)}
     workloads: list[tuple[str, str, Measure, int]] = [
-        *((cold_name(tokens), "s", cold, tokens) for tokens in COLD_TOKENS),
+        *((cold_name(tokens), "s", first_token_s, tokens) for tokens in COLD_TOKENS),
         ("decode, 1 stream", "tokens/s", decode, DECODE_PROMPT_TOKENS),
         (f"decode, {STREAMS} streams", "tokens/s", decode_together, DECODE_PROMPT_TOKENS),
     ]
     for number in range(given.rounds):
         order = [WITH, WITHOUT] if number % 2 == 0 else [WITHOUT, WITH]
         for name, unit, measure, tokens in workloads:
-            with recorder.round(name, unit=unit) as samples:
+            with recorder.round(name, unit=unit) as one:
                 for label in order:
-                    samples[label] = [measure(engines[label], prompts[tokens])]
+                    one.add(label, measure(engines[label], prompts[tokens]))
 
 
-def cold(engine: Engine, prompts: Iterator[Prompt]) -> float:
+def first_token_s(engine: Engine, prompts: Iterator[Prompt]) -> float:
     """Seconds to the first token of a new prompt."""
-    return cold_ttft_s(engine, next(prompts))
+    return cold(engine, next(prompts)).ttft_s
 
 
 def decode(engine: Engine, prompts: Iterator[Prompt]) -> float:

@@ -30,31 +30,31 @@ def ask(engine: Engine, prompt: Prompt, max_tokens: int = 1) -> Completion:
     return engine.client.complete(CompletionRequest(prompt.token_ids, max_tokens), engine.model_name)
 
 
-def cold_ttft_s(engine: Engine, prompt: Prompt) -> float:
-    """Seconds to the first token of a prompt that no cache knows. Raises BenchmarkError for a hit."""
+def cold(engine: Engine, prompt: Prompt) -> Completion:
+    """The answer to a prompt that no cache knows. Raises BenchmarkError for a hit."""
     answer = ask(engine, prompt)
     if answer.cached_tokens > 0:
         raise BenchmarkError(f"{prompt.name} is not cold: {answer.cached_tokens} tokens came from a cache")
     time.sleep(SAVE_S)
-    return answer.ttft_s
+    return answer
 
 
-def local_ttft_s(engine: Engine, prompt: Prompt) -> float:
-    """Seconds to the first token with the engine's own prefix cache, which must hold the prompt."""
-    return _hit_ttft_s(engine, prompt)
+def local_hit(engine: Engine, prompt: Prompt) -> Completion:
+    """The answer with the engine's own prefix cache, which must hold the prompt."""
+    return _hit(engine, prompt)
 
 
-def external_ttft_s(engine: Engine, prompt: Prompt) -> float:
-    """Seconds to the first token when the engine's own cache is empty and the shared one is not."""
+def external_hit(engine: Engine, prompt: Prompt) -> Completion:
+    """The answer when the engine's own cache is empty and the shared one is not."""
     engine.client.reset_local_cache()
-    return _hit_ttft_s(engine, prompt)
+    return _hit(engine, prompt)
 
 
-def _hit_ttft_s(engine: Engine, prompt: Prompt) -> float:
+def _hit(engine: Engine, prompt: Prompt) -> Completion:
     answer = ask(engine, prompt)
     expected = (prompt.tokens - 1) // HIT_UNIT_TOKENS * HIT_UNIT_TOKENS
     if answer.cached_tokens < expected:
         raise BenchmarkError(
             f"{engine.spec.name} took {answer.cached_tokens} tokens of {prompt.name} from a cache, expected {expected}"
         )
-    return answer.ttft_s
+    return answer

@@ -19,11 +19,20 @@ class BenchmarkError(Exception):
     """The benchmark could not measure what it wanted to; the message says why."""
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
-    """Samples of one round by side. ``foreign_cores`` is the computing time that others took meanwhile."""
+class Round(msgspec.Struct, kw_only=True):
+    """Samples of one round by side, and the prompt tokens that each side took from a cache.
 
-    samples: Samples
-    foreign_cores: float
+    ``foreign_cores`` is the computing time that others took meanwhile.
+    """
+
+    samples: Samples = {}
+    hit_tokens: dict[str, int] = {}
+    foreign_cores: float = 0.0
+
+    def add(self, label: str, value: float, hit_tokens: int = 0) -> None:
+        """One more sample of a side."""
+        self.samples.setdefault(label, []).append(value)
+        self.hit_tokens[label] = hit_tokens
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +113,12 @@ def summarise(values: Sequence[float]) -> Summary:
 def side(group: Group, label: str) -> Summary:
     """All samples of one side over all rounds. Raises ValueError when the side was never measured."""
     return summarise([value for one in group.rounds for value in one.samples.get(label, ())])
+
+
+def hit_tokens(group: Group, label: str) -> str:
+    """How many prompt tokens a side took from a cache, or from how many to how many."""
+    counts = [one.hit_tokens[label] for one in group.rounds if label in one.hit_tokens]
+    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}..{max(counts)}"
 
 
 def sides(group: Group) -> list[str]:

@@ -7,10 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.result import Group, Result, Verdict, compared, side, sides, verdicts
+from benchmarks.result import Group, Result, Verdict, compared, hit_tokens, side, sides, verdicts
 
 Row = tuple[str, ...]
-SAMPLES_HEADER: Row = ("workload", "what", "median", "lowest", "highest", "samples")
+SAMPLES_HEADER: Row = ("workload", "what", "median", "lowest", "highest", "samples", "cached tokens")
 CLAIMS_HEADER: Row = ("workload", "comparison", "median", "lowest", "highest", "rounds", "wanted", "holds")
 
 
@@ -24,6 +24,7 @@ def sample_rows(result: Result) -> list[Row]:
             number(side(group, label).low),
             number(side(group, label).high),
             str(side(group, label).count),
+            hit_tokens(group, label),
         )
         for group in result.groups
         for label in sides(group)

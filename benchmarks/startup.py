@@ -26,9 +26,9 @@ def main() -> None:
             say(f"not counted: {label} {start(rig, label):.1f} s")
         for number in range(given.rounds):
             order = [WITH, WITHOUT] if number % 2 == 0 else [WITHOUT, WITH]
-            with recorder.round(GROUP) as samples:
+            with recorder.round(GROUP) as one:
                 for label in order:
-                    samples[label] = [start(rig, label)]
+                    one.add(label, start(rig, label))
     claim = Claim(group=GROUP, first=WITH, second=WITHOUT, direction="at most", bound=MOST_LONGER_S, kind="difference")
     recorder.finish(conditions(given), [claim])
 

@@ -10,8 +10,8 @@ swap parts each round.
 import argparse
 
 from benchmarks.options import Recorder, lengths_option, parser, rig_spec, say
-from benchmarks.request import cold_ttft_s, external_ttft_s, local_ttft_s, unique_prompts
-from benchmarks.result import Claim, Samples
+from benchmarks.request import cold, external_hit, local_hit, unique_prompts
+from benchmarks.result import Claim, Round
 from benchmarks.rig import Rig
 from kveik.engine.launch import Engine
 from kveik.verify.prompts import Prompt
@@ -41,17 +41,18 @@ def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: list[
         writer, reader = engines[number % 2], engines[1 - number % 2]
         for tokens in given.tokens:
             prompt = next(prompts[tokens])
-            with recorder.round(group_name(tokens), tokens=tokens) as samples:
-                samples.update(one_round(writer, reader, prompt, given.repeats))
+            with recorder.round(group_name(tokens), tokens=tokens) as one:
+                measure_round(one, writer, reader, prompt, given.repeats)
 
 
-def one_round(writer: Engine, reader: Engine, prompt: Prompt, repeats: int) -> Samples:
+def measure_round(one: Round, writer: Engine, reader: Engine, prompt: Prompt, repeats: int) -> None:
     """One prompt: cold on ``writer``, then both kinds of hit on ``reader`` in turn. TTFT in seconds."""
-    samples: Samples = {COLD: [cold_ttft_s(writer, prompt)], LOCAL: [], EXTERNAL: []}
+    answer = cold(writer, prompt)
+    one.add(COLD, answer.ttft_s)
     for _ in range(repeats):
-        samples[EXTERNAL].append(external_ttft_s(reader, prompt))
-        samples[LOCAL].append(local_ttft_s(reader, prompt))
-    return samples
+        for label, ask in ((EXTERNAL, external_hit), (LOCAL, local_hit)):
+            answer = ask(reader, prompt)
+            one.add(label, answer.ttft_s, answer.cached_tokens)
 
 
 def group_name(tokens: int) -> str:

