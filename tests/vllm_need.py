@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src"
+IMPORT_ROOTS = (SOURCE, ROOT / "scripts", ROOT)
 ENGINE_PACKAGES = frozenset({"torch", "vllm", "transformers"})
 
 
 @cache
 def needs_vllm(file: Path) -> bool:
-    """Whether importing ``file`` imports torch or vLLM, itself or through modules of Kveik."""
+    """Whether importing ``file`` imports torch or vLLM, itself or through modules of this repository."""
     return _reaches_engine(file, set())
 
 
@@ -44,10 +46,7 @@ def imported_at_load(tree: ast.Module) -> Iterator[str]:
 
 
 def _files_of(name: str) -> Iterator[Path]:
-    """The module ``name`` of Kveik and the packages around it, as files; nothing for other names."""
+    """The module ``name`` of this repository and the packages around it, as files; nothing for other names."""
     parts = name.split(".")
-    for depth in range(1, len(parts) + 1):
-        stem = SOURCE.joinpath(*parts[:depth])
-        for file in (stem / "__init__.py", stem.with_suffix(".py")):
-            if file.exists():
-                yield file
+    for stem in (root.joinpath(*parts[:depth]) for root in IMPORT_ROOTS for depth in range(1, len(parts) + 1)):
+        yield from (file for file in (stem / "__init__.py", stem.with_suffix(".py")) if file.exists())

@@ -123,8 +123,9 @@ def test_names_of_modules_say_what_is_in_them() -> None:
 
 def test_unit_tests_mirror_the_source_tree() -> None:
     unit = ROOT / "tests" / "unit"
-    folders = [folder for folder in unit.rglob("*") if folder.is_dir() and any(folder.glob("test_*.py"))]
-    assert [str(folder) for folder in folders if not (PACKAGE / folder.relative_to(unit)).is_dir()] == []
+    folders = [test.parent.relative_to(unit) for test in unit.rglob("test_*.py")]
+    mirrored = [any((root / folder).is_dir() for root in (PACKAGE, ROOT)) for folder in folders]
+    assert [str(folder) for folder, exists in zip(folders, mirrored, strict=True) if not exists] == []
 
 
 def test_every_package_has_unit_tests() -> None:
