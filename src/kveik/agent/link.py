@@ -85,16 +85,25 @@ class AgentLink:
         try:
             client = self._connect()
         except AgentError as error:
-            if str(error) != self._last_problem:  # once, not every few seconds
-                self._last_problem = str(error)
-                self._listener(StateRecord("agent link", "detached", "detached", str(error)))
+            self._tell_problem(str(error))
+            return None
+        try:
+            if self._on_attach is not None:
+                self._on_attach(client)
+        except Exception as error:  # noqa: BLE001
+            # Supervision: a user's failing callback must not end the attempts for ever.
+            client.close()
+            self._tell_problem(f"attaching failed: {error!r}")
             return None
         self._last_problem = ""
-        if self._on_attach is not None:
-            self._on_attach(client)
         self._show(client)
         self._listener(StateRecord("agent link", "detached", "attached", f"agent {client.welcome.agent_id}"))
         return client
+
+    def _tell_problem(self, problem: str) -> None:
+        if problem != self._last_problem:  # once, not every few seconds
+            self._last_problem = problem
+            self._listener(StateRecord("agent link", "detached", "detached", problem))
 
     def _detach(self, client: AgentClient) -> None:
         self._show(None)

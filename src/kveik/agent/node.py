@@ -1,5 +1,6 @@
 """One node's agent from its settings: arena, tiers, service and server, started and stopped together."""
 
+import contextlib
 import os
 import threading
 
@@ -35,14 +36,14 @@ class NodeAgent:
         self.tally = Tally()
         self._listener = listener
         self._stop = threading.Event()
-        self.arena = self._open_arena(settings, clock)
-        try:
+        with contextlib.ExitStack() as undo:
+            self.arena = self._open_arena(settings, clock)
+            undo.callback(self.arena.close)
             self.lower = self._open_tiers(settings, clock)
+            undo.callback(self.lower.close)
             self.service = AgentService(self.arena, self.lower, listener=self._tell, tally=self.tally, clock=clock)
             self._server = AgentServer(self.service, self.socket_path)
-        except BaseException:
-            self.arena.close()
-            raise
+            undo.pop_all()
         self._prefault = threading.Thread(target=self._fault_pages_in, name="kveik-prefault", daemon=True)
 
     def start(self) -> "NodeAgent":
@@ -69,7 +70,7 @@ class NodeAgent:
             ArenaRequest(path, settings.arena_bytes, settings.slab_bytes, huge_pages=settings.huge_pages)
         )
         for note in file.notes:
-            self._tell(StateRecord("arena", "closed", "open", note))
+            self._tell(StateRecord("arena file", "expected", "changed", note))
         arena = Arena(file, listener=self._tell, clock=clock)
         found = arena.recovered
         what = f"{path}: {file.layout.arena_bytes} bytes in {file.layout.slab_count} slabs"
@@ -78,7 +79,7 @@ class NodeAgent:
                 f"; found {len(found.blocks)} blocks of an earlier agent in {found.seconds:.3f} s, "
                 f"{len(found.being_written)} slots may still be written"
             )
-        self._tell(StateRecord("arena", "closed", "open", what))
+        self._tell(StateRecord("arena", "closed", "ready", what))
         return arena
 
     def _open_tiers(self, settings: AgentSettings, clock: Clock) -> LowerTiers:
@@ -100,6 +101,6 @@ class NodeAgent:
         size = self.arena.file.layout.arena_bytes
         complete = self.arena.file.mapping.populate(self._stop)
         if complete:
-            self._tell(StateRecord("arena", "open", "warm", f"all {size} bytes are faulted in"))
+            self._tell(StateRecord("arena", "ready", "warm", f"all {size} bytes are faulted in"))
         elif not self._stop.is_set():
-            self._tell(StateRecord("arena", "open", "cold", "this kernel does not fault pages in ahead"))
+            self._tell(StateRecord("arena", "ready", "cold", "this kernel does not fault pages in ahead"))

@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from kveik.agent import wire
-from kveik.agent.protocol import Answer, Hello, Refused, Request
+from kveik.agent.protocol import Answer, Hello, Lookup, Refused, Request
 from kveik.agent.service import AgentService, Session
 from kveik.agent.socket_file import SocketFile, peer_of
 from kveik.errors import AgentTimeoutError, ProtocolError
@@ -30,11 +31,14 @@ TIDY_EVERY_S = 0.5
 class AgentServer:
     """Serves one :class:`AgentService` on a Unix socket, from :meth:`start` to :meth:`close`."""
 
-    def __init__(self, service: AgentService, socket_path: str, *, slow_threads: int = 16) -> None:
+    def __init__(
+        self, service: AgentService, socket_path: str, *, slow_threads: int = 16, lookup_threads: int = 8
+    ) -> None:
         """Bind the socket. Raises :class:`kveik.errors.AgentError` if that cannot be done."""
         self._service = service
         self._socket = SocketFile(socket_path)
-        self._slow = TierThreads("agent", slow_threads)
+        # Lookups have threads of their own: reads may wait for a hung tier much longer than they.
+        self._threads_for = SlowThreads(TierThreads("lookup", lookup_threads), TierThreads("agent", slow_threads))
         self._lock = threading.Lock()
         self._connections: set[_Connection] = set()
         self._stop = threading.Event()
@@ -61,7 +65,7 @@ class AgentServer:
             connections = list(self._connections)
         for connection in connections:
             connection.shut()
-        self._slow.close()
+        self._threads_for.close()
         for thread in [*self._threads, *(connection.thread for connection in connections)]:
             if thread.is_alive():
                 thread.join(timeout=SEND_S)
@@ -80,7 +84,7 @@ class AgentServer:
         with self._lock:
             room = len(self._connections) < CONNECTIONS_MAX and not self._stop.is_set()
             if room:
-                connection = _Connection(sock, self._service, self._slow, self._forget)
+                connection = _Connection(sock, self._service, self._threads_for, self._forget)
                 self._connections.add(connection)
         if room:
             connection.thread.start()
@@ -93,7 +97,10 @@ class AgentServer:
 
     def _tidy_up(self) -> None:
         while not self._stop.wait(TIDY_EVERY_S):
-            self._service.take_back()
+            try:
+                self._service.take_back()
+            except Exception:  # supervision: without this thread slots would leak for ever
+                logger.exception("tidying up failed; trying again")
 
     def _verify(self) -> None:
         """Check what an earlier agent left, resting as long as each check takes."""
@@ -105,11 +112,28 @@ class AgentServer:
             spent_s = time.perf_counter() - start_s
 
 
+@dataclass(frozen=True, slots=True)
+class SlowThreads:
+    """Where requests that may have to wait are carried out."""
+
+    lookups: TierThreads
+    others: TierThreads
+
+    def of(self, request: Request) -> TierThreads:
+        """The threads for this request."""
+        return self.lookups if isinstance(request, Lookup) else self.others
+
+    def close(self) -> None:
+        """Give up what has not begun."""
+        self.lookups.close()
+        self.others.close()
+
+
 class _Connection:
     """One client. Its thread reads; answers may come from any thread, whole, one at a time."""
 
     def __init__(
-        self, sock: socket.socket, service: AgentService, slow: TierThreads, forget: Callable[["_Connection"], None]
+        self, sock: socket.socket, service: AgentService, slow: "SlowThreads", forget: Callable[["_Connection"], None]
     ) -> None:
         self._sock = sock
         self._service = service
@@ -181,7 +205,7 @@ class _Connection:
             return
         job = answer
         self._slow_slots.acquire()
-        future = self._slow.submit(lambda: self._send(job()))
+        future = self._slow.of(request).submit(lambda: self._send(job()))
         future.add_done_callback(lambda done: self._finished(request, done))
 
     def _finished(self, request: Request, done: Future[None]) -> None:

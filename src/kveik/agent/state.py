@@ -11,6 +11,7 @@ def arena_state(arena: Arena, namespaces: Namespaces) -> dict[str, object]:
         "arena": {
             "path": arena.file.path,
             "bytes": stats.arena_bytes,
+            "faulted_in_bytes": arena.file.mapping.populated_bytes,
             "slab_bytes": stats.slab_bytes,
             "slabs": stats.slabs,
             "free_slabs": stats.free_slabs,

@@ -20,12 +20,9 @@ from kveik.store import eviction
 from kveik.store.arena_file import ArenaFile
 from kveik.store.arena_layout import slot_bytes_for
 from kveik.store.arena_recovery import Recovered, recover
+from kveik.store.quarantine import Quarantine
 from kveik.store.slots import SlotState, SlotTable
 from kveik.store.writer import Writer
-
-#: A writer that cannot be seen (another pid namespace) and lost its connection is trusted to
-#: have stopped writing after this long.
-UNSEEN_WRITER_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +52,6 @@ class ArenaStats:
     by_namespace: dict[bytes, tuple[int, int]]
 
 
-@dataclass(slots=True)
-class _Quarantine:
-    """Why a slot may still be written: by an engine (``writer``) or by a store (``running``)."""
-
-    since_s: float
-    writer: Writer | None = None
-    running: Callable[[], bool] | None = None
-
-    def over(self, now_s: float) -> bool:
-        if self.running is not None:
-            return not self.running()
-        if self.writer is None or self.writer.pid > 0:
-            return self.writer is None or not self.writer.may_still_write()
-        return now_s - self.since_s > UNSEEN_WRITER_S
-
-
 class Arena:
     """Index and life of the slots in one :class:`ArenaFile`.
 
@@ -87,7 +68,7 @@ class Arena:
         self._index: dict[bytes, int] = {}
         self._writing: dict[bytes, int] = {}
         self._writers: dict[int, Writer] = {}
-        self._quarantine: dict[int, _Quarantine] = {}
+        self._quarantine: dict[int, Quarantine] = {}
         self._by_namespace: dict[bytes, tuple[int, int]] = {}
         self._unverified: set[int] = set()
         self._evicted = 0
@@ -99,7 +80,7 @@ class Arena:
             self._add_to_index(key, slot)
             self._unverified.add(slot)
         for slot, writer in found.being_written:
-            self._quarantine[slot] = _Quarantine(now_s, writer=writer)
+            self._quarantine[slot] = Quarantine(now_s, writer=writer)
         return found
 
     # -- writing ----------------------------------------------------------------------------
@@ -191,20 +172,20 @@ class Arena:
         with self._lock:
             for slot in slots:
                 writer = self._end_writing(slot, self._table.key(slot))
-                self._set_aside(slot, _Quarantine(self._clock.monotonic(), writer=writer))
+                self._set_aside(slot, Quarantine(self._clock.monotonic(), writer=writer))
         self.sweep()
 
     def quarantine(self, slot: int, still_running: Callable[[], bool]) -> None:
         """Give up a reserved slot that a store may still write into until ``still_running`` is false."""
         with self._lock:
             self._end_writing(slot, self._table.key(slot))
-            self._set_aside(slot, _Quarantine(self._clock.monotonic(), running=still_running))
+            self._set_aside(slot, Quarantine(self._clock.monotonic(), running=still_running))
 
     def _end_writing(self, slot: int, key: BlockKey) -> Writer | None:
         self._writing.pop(key, None)
         return self._writers.pop(slot, None)
 
-    def _set_aside(self, slot: int, reason: _Quarantine) -> None:
+    def _set_aside(self, slot: int, reason: Quarantine) -> None:
         self._table.state[slot] = SlotState.QUARANTINED
         self._quarantine[slot] = reason
 

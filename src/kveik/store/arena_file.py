@@ -237,4 +237,3 @@ def _allocate(fd: int, path: str, size: int) -> None:
             folder = os.path.dirname(os.path.abspath(path))
             raise _too_small(path, size, free_file_bytes(folder), available_memory_bytes()) from error
         raise ArenaError(f"cannot reserve {size} bytes for the arena {path}: {error.strerror}") from error
-

@@ -28,13 +28,14 @@ class Mapping:
     def __init__(self, fd: int, size: int, *, huge_pages: bool = False) -> None:
         self._mmap = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         self.size = size
+        self.populated_bytes = 0
         self.view = memoryview(self._mmap)
         self._address = int(np.frombuffer(self.view, np.uint8).ctypes.data)
         if huge_pages:  # a wish: most kernels refuse it for shared memory, and nothing depends on it
             _libc.madvise(self._address, size, _MADV_HUGEPAGE)
 
     def populate(self, stop: threading.Event) -> bool:
-        """Fault every page in for writing, piece by piece, until ``stop``.
+        """Fault every page in for writing, piece by piece, until ``stop``; ``populated_bytes`` grows with it.
 
         The first touch of a page of shared memory costs several times what the copy into it
         costs, so it must not happen while a block is copied. Content is not changed. False if
@@ -44,6 +45,7 @@ class Mapping:
             length = min(_PIECE_BYTES, self.size - start)
             if stop.is_set() or _libc.madvise(self._address + start, length, _MADV_POPULATE_WRITE) != 0:
                 return False
+            self.populated_bytes = start + length
         return True
 
     def close(self) -> None:

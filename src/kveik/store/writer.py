@@ -43,7 +43,9 @@ def _process(pid: int) -> _Process | None:
     except OSError:
         return None
     # The command name stands in parentheses and may itself contain any of them.
-    fields = text[text.rindex(")") + 2 :].split()
+    fields = text[text.rfind(")") + 2 :].split()
+    if len(fields) < 20:  # it ended while we read
+        return None
     state, threads, started = fields[0], int(fields[17]), int(fields[19])
     # A zombie whose other threads still run keeps its memory; one without them has none.
     return _Process(started, dead=state in "ZX" and threads <= 1)

@@ -80,6 +80,24 @@ def test_it_tells_once_that_no_agent_is_there(tmp_path: Path) -> None:
     assert "no agent at" in records[0].why
 
 
+def test_a_callback_that_fails_once_is_tried_again(tmp_path: Path) -> None:
+    calls: list[AgentClient] = []
+    records: list[Record] = []
+
+    def attach(client: AgentClient) -> None:
+        calls.append(client)
+        if len(calls) == 1:
+            raise RuntimeError("the device refused")
+
+    with running_agent(tmp_path):
+        linked = link_to(tmp_path, on_attach=attach, listener=records.append)
+        assert linked.wait_attached(5)
+        assert not calls[0].connected
+        linked.close()
+    assert isinstance(records[0], StateRecord)
+    assert "the device refused" in records[0].why
+
+
 def test_closing_an_attached_link_calls_on_detach_while_the_arena_is_mapped(tmp_path: Path) -> None:
     sizes: list[int] = []
     with running_agent(tmp_path):

@@ -16,7 +16,15 @@ from kveik.agent import server, wire
 from kveik.agent.client import AgentClient
 from kveik.agent.node import NodeAgent
 from kveik.agent.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSION, Answer, Commit, Hello, Refused, Reserve, Stats
+from kveik.agent.service import AgentService
+from kveik.agent.tally import Tally
 from kveik.clock import Deadline
+from kveik.records import ignore
+from kveik.store.arena import Arena
+from kveik.store.arena_file import ArenaRequest, open_arena_file
+from kveik.store.faulty import FaultyStore
+from kveik.store.memory import MemoryStore
+from kveik.store.tiered import LowerTiers
 from tests.agents import connected, load_blocks, running_agent, some_keys, store_blocks, wait_until
 
 
@@ -165,6 +173,27 @@ def test_more_connections_than_allowed_are_closed_at_once(
     with raw_connection(agent) as sock:
         assert has_ended(sock)
     assert client.stats(Deadline.after(5))
+
+
+def test_lookups_keep_their_deadline_while_reads_hang_in_a_lower_tier(tmp_path: Path) -> None:
+    arena = Arena(open_arena_file(ArenaRequest(str(tmp_path / "arena"), 16 << 20)))
+    below = FaultyStore(MemoryStore())
+    lower = LowerTiers([below], threads=2, queue_bytes=0, hang_s=60)
+    service = AgentService(arena, lower, listener=ignore, tally=Tally())
+    serving = server.AgentServer(service, str(tmp_path / "agent.sock"), slow_threads=2).start()
+    client = connected(tmp_path)
+    with below.hung("get") as gate:
+        reads = [client.submit_read(some_keys(1), 1000, 20) for _ in range(6)]
+        assert gate.wait_held()
+        start_s = time.monotonic()
+        places = client.lookup(b"n" * 16, [0], [(0, [key.block_hash for key in some_keys(4)])], Deadline.after(0.5))
+        assert time.monotonic() - start_s < 0.6
+        assert places == [bytes(4)]
+        assert not any(read.done() for read in reads)
+    client.close()
+    serving.close()
+    lower.close()
+    arena.close()
 
 
 def test_closing_the_agent_ends_every_connection(tmp_path: Path) -> None:

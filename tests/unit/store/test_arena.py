@@ -14,8 +14,9 @@ from kveik.clock import FakeClock
 from kveik.kv.frame import HEADER_BYTES, payload_digest, read_header
 from kveik.kv.keys import BlockKey
 from kveik.records import EvictionRecord, FailureRecord, Record
-from kveik.store.arena import UNSEEN_WRITER_S, Arena
+from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
+from kveik.store.quarantine import UNSEEN_WRITER_S
 from kveik.store.writer import Writer
 from tests.agents import payload_of, some_keys
 

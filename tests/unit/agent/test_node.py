@@ -1,0 +1,89 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from kveik.agent.node import NodeAgent, default_arena_path
+from kveik.clock import Deadline
+from kveik.errors import AgentError, StoreError
+from kveik.records import Record, StateRecord
+from tests.agents import (
+    MIB,
+    NAMESPACE,
+    connected,
+    load_blocks,
+    running_agent,
+    settings_in,
+    some_keys,
+    store_blocks,
+    wait_until,
+)
+
+
+def whys(records: list[Record]) -> list[str]:
+    return [record.why for record in records if isinstance(record, StateRecord)]
+
+
+def test_it_says_what_it_opened_and_when_all_pages_are_there(tmp_path: Path) -> None:
+    records: list[Record] = []
+    with running_agent(tmp_path, listener=records.append):
+        wait_until(lambda: len(whys(records)) == 2, "the pages are faulted in")
+    assert f"{16 * MIB} bytes in" in whys(records)[0]
+    assert "faulted in" in whys(records)[1] or "does not fault" in whys(records)[1]
+
+
+def test_the_next_agent_says_what_it_found(tmp_path: Path) -> None:
+    keys = some_keys(3)
+    with running_agent(tmp_path):
+        client = connected(tmp_path)
+        store_blocks(client, keys)
+        client.close()
+    records: list[Record] = []
+    with running_agent(tmp_path, listener=records.append):
+        client = connected(tmp_path)
+        assert load_blocks(client, keys) == ["hit"] * 3
+        client.close()
+    assert "found 3 blocks of an earlier agent" in whys(records)[0]
+
+
+def test_an_arena_of_another_size_is_replaced_with_a_line_in_the_log(tmp_path: Path) -> None:
+    with running_agent(tmp_path):
+        pass
+    records: list[Record] = []
+    with running_agent(tmp_path, listener=records.append, arena_bytes=8 * MIB):
+        pass
+    assert "its blocks are given up: its arena size is" in whys(records)[0]
+
+
+def test_blocks_go_down_to_the_filesystem_and_come_up_again(tmp_path: Path) -> None:
+    keys = some_keys(4)
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier")) as agent:
+        client = connected(tmp_path)
+        store_blocks(client, keys)
+        assert agent.lower.drain(10)
+        agent.arena.drop_namespace(b"")
+        hashes = [key.block_hash for key in keys]
+        assert client.lookup(NAMESPACE, [0], [(0, hashes)], Deadline.after(5)) == [bytes([2] * 4)]
+        assert load_blocks(client, keys) == ["hit"] * 4
+        assert client.drop(NAMESPACE, Deadline.after(5)) == 4
+        assert client.lookup(NAMESPACE, [0], [(0, hashes)], Deadline.after(5)) == [bytes(4)]
+        client.close()
+
+
+def test_an_agent_that_cannot_have_its_socket_gives_its_arena_back(tmp_path: Path) -> None:
+    (tmp_path / "agent.sock").write_text("no socket")
+    with pytest.raises(AgentError):
+        NodeAgent(settings_in(tmp_path))
+    (tmp_path / "agent.sock").unlink()
+    with running_agent(tmp_path):
+        pass
+
+
+def test_a_filesystem_tier_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "tier").write_text("no folder")
+    with pytest.raises(StoreError):
+        NodeAgent(settings_in(tmp_path, filesystem=str(tmp_path / "tier")))
+
+
+def test_the_arena_lies_in_shared_memory_unless_told_otherwise() -> None:
+    assert default_arena_path() == f"/dev/shm/kveik-{os.getuid()}.arena"
