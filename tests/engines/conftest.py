@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine import Engine
+from tests.engines.engine import Engine
 
 from kveik.agent.node import NodeAgent
 from kveik.config import AgentSettings

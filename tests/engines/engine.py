@@ -91,8 +91,11 @@ class Engine:
         return answers
 
     def reset(self) -> None:
-        """Empty the engine's own prefix cache."""
-        assert self._ask(do="reset") is True
+        """Empty the engine's own prefix cache, as soon as no block is held by a save under way."""
+        deadline = time.monotonic() + 30
+        while self._ask(do="reset") is not True:
+            assert time.monotonic() < deadline, f"blocks stay in use; log ends:\n{self.tail()}"
+            self.generate([1, 2, 3], tokens=2)
 
     def counter(self, name: str, **labels: str) -> float:
         """The sum of a counter's or gauge's samples that carry these labels."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from engine import Engine
+from tests.engines.engine import Engine
 
 
 Tokens = Callable[[int, int], list[int]]

@@ -1,11 +1,8 @@
 """The worker's side against a real agent: blocks travel between tensors and the arena, or fail one by one."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,35 +20,11 @@ from kveik.connector.layout import BlockLayout
 from kveik.connector.metrics import StatsBox
 from kveik.connector.plan import BlockRef
 from kveik.connector.worker import WorkerSide
+from tests.agents import AgentProcess, wait_until
 
 NAMESPACE = b"n" * 16
 LAYERS, BLOCKS, ROW = 3, 12, 8192
 ATTACH_S = 30.0
-
-
-class AgentProcess:
-    """A real agent in its own process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.socket, self.arena = folder / "agent.sock", folder / "arena"
-        self._command = [sys.executable, "-m", "kveik.cli.main", "agent"]
-        self._command += ["--socket", str(self.socket), "--arena", str(self.arena), "--arena-bytes", "64 MiB"]
-        self._log = folder / "agent.log"
-        self.start()
-
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def pause(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
 
 
 class Worker:
@@ -60,7 +33,7 @@ class Worker:
     def __init__(self, agent: AgentProcess, groups: int = 1, **settings: Any) -> None:
         self.memory = torch.randint(0, 255, (LAYERS, BLOCKS, ROW), dtype=torch.uint8)
         self.stats = StatsBox()
-        self.link = AgentLink(str(agent.socket), role="worker test").start()
+        self.link = AgentLink(str(agent.folder / "agent.sock"), role="worker test").start()
         layout = BlockLayout({group: (Plane(self.memory),) for group in range(groups)}, torch.device("cpu"))
         options = ConnectorSettings(batch_bytes=3 * LAYERS * ROW, **settings)
         self.side = WorkerSide(layout, HostCopier(), 0, options, self.stats, self.link)
@@ -71,12 +44,12 @@ class Worker:
     def save(self, refs: list[BlockRef]) -> None:
         self._jobs += 1
         self.side.queue_save(SaveJob(self._jobs, refs), NAMESPACE)
-        wait_until(lambda: (metadata := self.side.take_metadata()) is not None and self._jobs in metadata.saved)
+        wait_until(lambda: (metadata := self.side.take_metadata()) is not None and self._jobs in metadata.saved, "the save ended", 30)
 
     def load(self, refs: list[BlockRef], deadline_s: float = 20.0, complete: bool = True) -> set[int]:
         """Load and return the engine blocks that failed."""
         self.side.queue_load(LoadJob("request", refs, deadline_s, complete), NAMESPACE)
-        wait_until(lambda: "request" in self.side.take_received()[0])
+        wait_until(lambda: "request" in self.side.take_received()[0], "the load ended", 30)
         return self.side.take_failed_blocks()
 
     def count(self, key: str) -> float:
@@ -86,13 +59,6 @@ class Worker:
         return self.counts.get(key, 0)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
-
-
 def refs(*block_ids: int, group: int = 0, shift: int = 0) -> list[BlockRef]:
     """Engine blocks whose content is named by the id of the block that was saved."""
     return [BlockRef(group, block_id, bytes([block_id - shift]) * 32) for block_id in block_ids]
@@ -100,7 +66,7 @@ def refs(*block_ids: int, group: int = 0, shift: int = 0) -> list[BlockRef]:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[AgentProcess]:
-    process = AgentProcess(tmp_path)
+    process = AgentProcess(tmp_path, arena_bytes=64 << 20)
     yield process
     process.kill()
 
@@ -140,7 +106,7 @@ def test_with_several_groups_the_request_fails_as_a_whole(agent: AgentProcess) -
         received = self_received if (self_received := worker.side.take_received())[0] else received
         return bool(received[0])
 
-    wait_until(ended)
+    wait_until(ended, "the load ended", 30)
     assert received == ({"request"}, {"request"})
     assert worker.side.take_failed_blocks() == set()
     metadata = worker.side.take_metadata()
@@ -151,12 +117,12 @@ def test_with_several_groups_the_request_fails_as_a_whole(agent: AgentProcess) -
 def test_a_flipped_bit_is_refused_reported_and_gone(agent: AgentProcess) -> None:
     worker = Worker(agent)
     worker.save(refs(1, 2))
-    arena = agent.arena.read_bytes()
+    arena = (agent.folder / "arena").read_bytes()
     payload = worker.memory[:, 2].contiguous().numpy().tobytes()
-    with agent.arena.open("r+b") as file:
+    with (agent.folder / "arena").open("r+b") as file:
         file.seek(arena.index(payload) + len(payload) // 2)
         byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
+        file.seek(-1, 1)
         file.write(bytes([byte[0] ^ 1]))
     assert worker.load(refs(1, 2)) == {2}
     assert worker.count("corrupt_blocks") == 1
@@ -177,11 +143,11 @@ def test_an_incomplete_job_fails_without_touching_memory(agent: AgentProcess) ->
 def test_a_stopped_agent_costs_no_more_than_the_deadline(agent: AgentProcess) -> None:
     worker = Worker(agent)
     worker.save(refs(1, 2, 3))
-    agent.pause()
+    agent.signal(signal.SIGSTOP)
     started = time.monotonic()
     assert worker.load(refs(1, 2, 3), deadline_s=0.5) == {1, 2, 3}
     assert time.monotonic() - started < 0.5 + 1.0  # the deadline, and room for a busy machine
-    agent.resume()
+    agent.signal(signal.SIGCONT)
     assert worker.count("load_failures|reason=timeout") == 3
     assert worker.load(refs(1, 2, 3)) == set()
 
@@ -191,8 +157,8 @@ def test_a_killed_agent_fails_loads_at_once_and_its_successor_serves_them(agent:
     worker.save(refs(1, 2, 3))
     agent.kill()
     assert worker.load(refs(1, 2, 3)) == {1, 2, 3}
-    agent.start()
-    wait_until(lambda: worker.link.client is not None)
+    agent.restart()
+    wait_until(lambda: worker.link.client is not None, "attached again", 30)
     worker.memory[:, 1:4] = 0
     assert worker.load(refs(1, 2, 3)) == set()
     assert worker.memory[:, 1:4].any()
@@ -201,7 +167,7 @@ def test_a_killed_agent_fails_loads_at_once_and_its_successor_serves_them(agent:
 def test_saves_without_an_agent_are_dropped_and_release_their_blocks(agent: AgentProcess) -> None:
     worker = Worker(agent)
     agent.kill()
-    wait_until(lambda: worker.link.client is None)
+    wait_until(lambda: worker.link.client is None, "detached", 30)
     worker.save(refs(1, 2))
     assert worker.count("save_dropped_blocks|reason=unavailable") == 2
 
