@@ -39,7 +39,8 @@ class DemoPlan:
             agent_python=self.agent_python,
             dtype="float32",
             max_model_tokens=longest + self.answer_tokens,
-            engine_tokens=2 * longest + _SPARE_TOKENS,
+            # The connector holds at most a quarter of the engine's blocks while it saves them.
+            engine_tokens=4 * longest,
             shared_tokens=sum((length + _SPARE_TOKENS) * cold_repeats(length) for length in self.lengths),
         )
 
@@ -87,13 +88,15 @@ class Demo:
     def _cold(self, prompts: Sequence[Prompt]) -> Measurement:
         tokens = prompts[0].tokens
         before = self._first.client.metrics()
-        answers = [self._ask(prompt, self._first, f"{self._salt}-{seed}") for seed, prompt in enumerate(prompts)]
-        settled = wait_counted(self._first.client, before, sum(prompt.tokens for prompt in prompts), SETTLE_S)
-        found = settled.evidence
-        if found.computed != found.prompt:
-            raise VerifyError(f"a cold run was not cold: {found.local} tokens local, {found.external} shared")
-        unit = settled.snapshot.block_tokens
-        wait_saved(self._first.client, before, sum(prompt.tokens // unit for prompt in prompts), SETTLE_S)
+        answers = []
+        for seed, prompt in enumerate(prompts):
+            answers.append(self._ask(prompt, self._first, self._salt_of(prompt, seed)))
+            settled = wait_counted(self._first.client, before, tokens * len(answers), SETTLE_S)
+            found = settled.evidence
+            if found.computed != found.prompt:
+                raise VerifyError(f"a cold run was not cold: {found.local} tokens local, {found.external} shared")
+            blocks = tokens // settled.snapshot.block_tokens
+            wait_saved(self._first.client, before, blocks * len(answers), SETTLE_S)
         measured = Measurement(tokens, Route.COLD, [answer.ttft_s for answer in answers], answers[:1], 0)
         self._announce(measured)
         return measured
@@ -104,7 +107,7 @@ class Demo:
             if route.shared:
                 engine.client.reset_local_cache()
             before = engine.client.metrics()
-            answers.append(self._ask(prompt, engine, f"{self._salt}-0"))
+            answers.append(self._ask(prompt, engine, self._salt_of(prompt, 0)))
             found = wait_counted(engine.client, before, prompt.tokens, SETTLE_S).evidence
             hits.append(found.external if route.shared else found.local)
             if route.shared and found.local:
@@ -114,6 +117,10 @@ class Demo:
         measured = Measurement(prompt.tokens, route, [answer.ttft_s for answer in answers], answers, min(hits))
         self._announce(measured)
         return measured
+
+    def _salt_of(self, prompt: Prompt, seed: int) -> str:
+        """Prompts of all lengths begin alike; their salts keep them apart."""
+        return f"{self._salt}-{prompt.tokens}-{seed}"
 
     def _ask(self, prompt: Prompt, engine: Engine, salt: str) -> Completion:
         request = CompletionRequest(prompt.token_ids, self._plan.answer_tokens, MAX_TOP_LOGPROBS, salt)

@@ -71,6 +71,12 @@ class MetricsSnapshot:
         wanted = set(labels.items())
         return sum(value for series, value in self.samples.get(metric.value, {}).items() if wanted <= series)
 
+    def by_label(self, metric: Metric, name: str) -> dict[str, float]:
+        """The sums of ``metric`` for each value of one label that is above 0."""
+        values = {value for series in self.samples.get(metric.value, {}) for label, value in series if label == name}
+        sums = {value: self.total(metric, **{name: value}) for value in sorted(values)}
+        return {value: total for value, total in sums.items() if total}
+
     def label(self, metric: Metric, name: str) -> str:
         """The value of one label of an info metric; empty when it is not there."""
         for series in self.samples.get(metric.value, {}):

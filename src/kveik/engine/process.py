@@ -7,6 +7,7 @@ stays behind when we are killed.
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,8 @@ from kveik.errors import EngineStartError
 
 #: Called while waiting, with the seconds waited so far.
 Progress = Callable[[float], None]
+
+_PYTHON_SEGMENT = re.compile(r"/dev/shm/psm_[0-9a-f]+")  # noqa: S108 - names, nothing is created
 
 
 def silent(waited_s: float) -> None:
@@ -138,9 +141,12 @@ class ServerProcess:
         process, self._process = self._process, None
         if process is not None:
             # Not reaped yet, so nobody else can have this group id.
+            orphans = _shared_memory_of(process.pid)
             _signal_group(process.pid, signal.SIGKILL)
             _wait_group_gone(process.pid, patience_s=5.0)
             process.wait()
+            for orphan in orphans:
+                orphan.unlink(missing_ok=True)
         self._close_lifeline()
 
     def log_tail(self, lines: int = 25) -> str:
@@ -172,6 +178,20 @@ def _wait_group_gone(group: int, patience_s: float) -> None:
     until_s = time.monotonic() + patience_s
     while _living_members(group) and time.monotonic() < until_s:
         time.sleep(0.02)
+
+
+def _shared_memory_of(group: int) -> set[Path]:
+    """Python's own shared-memory segments that the group maps.
+
+    vLLM's processes talk through some hundred MiB of them, and the process that would remove them
+    is killed with the rest.
+    """
+    found: set[Path] = set()
+    for pid in _living_members(group):
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf8", errors="replace")
+            found.update(Path(path) for path in _PYTHON_SEGMENT.findall(maps))
+    return found
 
 
 def _living_members(group: int) -> list[int]:

@@ -50,7 +50,11 @@ def wait_saved(
         evidence = token_evidence(before, snapshot)
         now_s = time.monotonic()
         if evidence.dropped_blocks:
-            raise VerifyError(f"{client.url} dropped {evidence.dropped_blocks} blocks instead of saving them")
+            reasons = snapshot.by_label(Metric.KVEIK_SAVE_DROPPED, "reason")
+            raise VerifyError(
+                f"{client.url} dropped {evidence.dropped_blocks} blocks instead of saving them, "
+                f"for these reasons: {', '.join(reasons)}"
+            )
         if evidence.settled_blocks != last or snapshot.total(Metric.KVEIK_PINNED_BLOCKS):
             quiet_since_s, last = now_s, evidence.settled_blocks
         if evidence.settled_blocks >= blocks and now_s - quiet_since_s >= quiet_s:

@@ -137,8 +137,8 @@ def prove_started(
         agent_python=agent_python,
         dtype=options.dtype or "float32",
         max_model_tokens=max_tokens,
-        # On a busy machine a late lookup would be a miss; what is proved here is not speed.
-        connector={"read_back_every": 1, "lookup_deadline_s": 5.0, "load_deadline_s": 60.0, **fault},
+        engine_tokens=_engine_tokens(options, window),
+        connector={"read_back_every": 1, **fault},
     )
     options = TrialOptions(**{**_fields(options), "dtype": spec.dtype, "window_tokens": window, "read_back": True})
     with Testbed(spec, say) as testbed:
@@ -178,6 +178,16 @@ def _max_model_tokens(options: TrialOptions, window: int, config: Mapping[str, A
     needed = max(lengths) + options.answer_tokens + 1
     allowed = int(config.get("max_position_embeddings") or needed)
     return min(allowed, -(-needed // 512) * 512)
+
+
+def _engine_tokens(options: TrialOptions, window: int) -> int:
+    """What the engine's own cache must hold: all prompts four times.
+
+    They must stay for the local hits, and the connector holds at most a quarter of the engine's
+    blocks while it saves them; the prompts of a concurrent leg are saved at the same time.
+    """
+    lengths = options.lengths or boundary_lengths(options.block_tokens or 128, window, 1 << 30)
+    return 4 * len(options.languages) * sum(length + options.answer_tokens for length in lengths)
 
 
 def _prompts(first: Subject, facts: EngineFacts, options: TrialOptions) -> list[Prompt]:

@@ -34,6 +34,12 @@ def test_counters_are_summed_over_labels_that_are_not_asked_for() -> None:
     assert snapshot.total(Metric.KVEIK_LOAD_FAILURES) == 5
 
 
+def test_counters_can_be_split_by_one_label() -> None:
+    snapshot = parse_metrics(TEXT)
+    assert snapshot.by_label(Metric.KVEIK_LOAD_FAILURES, "reason") == {"checksum": 3, "timeout": 2}
+    assert snapshot.by_label(Metric.KVEIK_LOAD_FAILURES, "tier") == {}
+
+
 def test_what_is_not_exported_counts_as_zero_and_is_known_to_be_absent() -> None:
     snapshot = parse_metrics(TEXT)
     assert snapshot.total(Metric.EXTERNAL_HITS) == 0

@@ -70,6 +70,24 @@ def test_killing_ends_the_whole_group_at_once(family: tuple[ServerProcess, list[
     assert not any(alive(pid) for pid in pids)
 
 
+def test_killing_leaves_no_shared_memory_of_python_behind(tmp_path: Path) -> None:
+    name = tmp_path / "name"
+    holder = (
+        "import sys, time; from multiprocessing.shared_memory import SharedMemory\n"
+        "segment = SharedMemory(create=True, size=4096)\n"
+        "open(sys.argv[1] + '.part', 'w').write(segment.name)\n"
+        "import os; os.rename(sys.argv[1] + '.part', sys.argv[1])\n"
+        "time.sleep(600)"
+    )
+    with ServerProcess("holder", python(holder, str(name)), os.environ, tmp_path / "log") as server:
+        server.start()
+        server.wait_ready(name.exists, 10)
+        segment = Path("/dev/shm") / name.read_text()
+        assert segment.exists()
+        server.kill()
+        assert not segment.exists()
+
+
 def test_a_server_can_be_started_again_after_a_kill(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     with ServerProcess("family", python(FAMILY, str(pids)), os.environ, tmp_path / "log") as server:
