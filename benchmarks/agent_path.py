@@ -10,7 +10,8 @@ turns within one run, so that the ratios do not depend on what else the machine 
     ..., 2 threads    the same, the blocks spread over two threads
     get, no digest    without the digest
 
-Wants two idle cores.
+Wants two idle cores. The processor time of this process is measured too: it tells about the
+ways themselves even where other programs take the cores away meanwhile.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +134,16 @@ class BlockPath:
         self._client.release(granted.lease)
 
 
-def measure_rates(path: BlockPath, rounds: int, total_bytes: int) -> dict[str, float]:
-    """Median GB/s of each way, the rounds of all ways taking turns."""
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median seconds of one way for a batch: elapsed, and of this process's processors."""
+
+    elapsed_s: float
+    processor_s: float
+
+
+def measure(path: BlockPath, rounds: int) -> dict[str, Timing]:
+    """Time each way, the rounds of all ways taking turns."""
     with ThreadPoolExecutor(2) as two:
         ways: dict[str, Callable[[], None]] = {
             "copy": path.copy,
@@ -144,14 +154,14 @@ def measure_rates(path: BlockPath, rounds: int, total_bytes: int) -> dict[str, f
             "get, 2 threads": lambda: path.get(two.map),
             "get, no digest": lambda: path.get(digest=False),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
         for turn in range(rounds + 1):
             for name, way in ways.items():
-                start_s = time.perf_counter()
+                start_s, processor_start_s = time.perf_counter(), time.process_time()
                 way()
                 if turn:  # the first turn warms caches and threads
-                    seconds[name].append(time.perf_counter() - start_s)
-    return {name: total_bytes / statistics.median(values) / 1e9 for name, values in seconds.items()}
+                    taken[name].append((time.perf_counter() - start_s, time.process_time() - processor_start_s))
+    return {name: Timing(*map(statistics.median, zip(*values, strict=True))) for name, values in taken.items()}
 
 
 def measure_lookup_ms(client: AgentClient, keys: Sequence[BlockKey], rounds: int = 500) -> float:
@@ -202,13 +212,16 @@ def main() -> int:
         index_bytes = measure_index_bytes(Path(folder))
         with running_agent(Path(folder), 4 * total + 64 * MIB) as client:
             path = BlockPath(client, args.blocks, args.block_bytes)
-            rates = measure_rates(path, args.rounds, total)
+            timings = measure(path, args.rounds)
             lookup_ms = measure_lookup_ms(client, path.keys)
     result: dict[str, Any] = {
         "block_bytes": args.block_bytes,
         "blocks": args.blocks,
-        "gb_per_s": rates,
-        "ratio_to_copy": {name: rate / rates["copy"] for name, rate in rates.items()},
+        "gb_per_s": {name: total / timing.elapsed_s / 1e9 for name, timing in timings.items()},
+        "ratio_to_copy": {name: timings["copy"].elapsed_s / timing.elapsed_s for name, timing in timings.items()},
+        "processor_ratio_to_copy": {
+            name: timings["copy"].processor_s / timing.processor_s for name, timing in timings.items()
+        },
         "lookup_256_ms": lookup_ms,
         "index_bytes_per_block": index_bytes,
     }
@@ -227,10 +240,16 @@ def within_limits(ratios: dict[str, float], lookup_ms: float, index_bytes: float
 
 def show(result: dict[str, Any]) -> None:
     """Print the result as a table and two lines."""
-    rates, ratios = result["gb_per_s"], result["ratio_to_copy"]
-    table = Table("way", "GB/s", "ratio to copy", title=f"{result['blocks']} blocks of {result['block_bytes']} bytes")
-    for name, rate in rates.items():
-        table.add_row(name, f"{rate:.2f}", f"{ratios[name]:.2f}")
+    table = Table(
+        "way",
+        "GB/s",
+        "ratio to copy",
+        "by processor time",
+        title=f"{result['blocks']} blocks of {result['block_bytes']} bytes",
+    )
+    for name, rate in result["gb_per_s"].items():
+        ratios = (result[column][name] for column in ("ratio_to_copy", "processor_ratio_to_copy"))
+        table.add_row(name, f"{rate:.2f}", *(f"{ratio:.2f}" for ratio in ratios))
     console = Console()
     console.print(table)
     console.print(f"lookup of 256 keys: {result['lookup_256_ms']:.3f} ms at the median")
