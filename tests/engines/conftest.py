@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engines.engine import Engine
 
 from kveik.agent.node import NodeAgent
 from kveik.config import AgentSettings
+from tests.engines.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 os.environ.update(HF_HUB_OFFLINE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1")
 
-import prometheus_client  # noqa: E402
-from vllm import LLM, SamplingParams  # noqa: E402
+import prometheus_client
+from vllm import LLM, SamplingParams
 
 
 def generate(llm: LLM, command: dict[str, Any]) -> list[dict[str, Any]]:

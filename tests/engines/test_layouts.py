@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.engines.engine import Engine
 
+from tests.engines.engine import Engine
 
 Tokens = Callable[[int, int], list[int]]
 
@@ -98,5 +98,3 @@ def test_generated_text_is_in_the_cache_too(pair: Any, tokens: Tokens) -> None:
     next_turn = prompt + answer["ids"] + tokens(50, 12)
     (external,) = reader.generate(next_turn)
     assert external["cached"] == (250 + 40 - 1) // layout.block * layout.block
-
-

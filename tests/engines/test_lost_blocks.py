@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
 from tests.engines.engine import Engine
 
 Tokens = Callable[[int, int], list[int]]
@@ -90,7 +91,7 @@ def test_rotten_bytes_are_never_used(engine: Engine, agent: Any, tokens: Tokens)
     prompt = tokens(1300, 4)
     cold = cold_then_lost(engine, prompt)
     arena, source = agent.node.arena, random.Random(5)
-    for key in arena.keys():
+    for key in arena.keys(b""):
         (slot,) = arena.pin([key])
         frame = arena.view(slot)
         frame[source.randrange(4096, len(frame))] ^= 1

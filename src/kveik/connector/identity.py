@@ -9,6 +9,7 @@ import json
 import os
 from pathlib import Path
 
+import huggingface_hub
 from vllm.config import VllmConfig
 from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
 from vllm.v1.core import kv_cache_utils
@@ -123,8 +124,6 @@ def _checkpoint_path(model_config: object) -> Path:
     path = Path(getattr(model_config, "model_weights", None) or name)
     if path.exists():
         return path
-    import huggingface_hub  # only for models named by their hub id
-
     try:
         revision = getattr(model_config, "revision", None)
         return Path(huggingface_hub.snapshot_download(name, revision=revision, local_files_only=True))

@@ -19,6 +19,7 @@ class LoadJob:
     """
 
     request_id: str
+    namespace: bytes
     blocks: list[BlockRef]
     deadline_s: float
     complete: bool = True
@@ -29,14 +30,14 @@ class SaveJob:
     """Save these blocks; they stay pinned until every rank has reported ``job_id``."""
 
     job_id: int
+    namespace: bytes
     blocks: list[BlockRef]
 
 
 @dataclass
 class KveikMetadata(KVConnectorMetadata):
-    """Scheduler to workers, once a step. ``namespace`` is the 16-byte digest."""
+    """Scheduler to workers, once a step. Namespaces in jobs are 16-byte digests."""
 
-    namespace: bytes = b""
     loads: list[LoadJob] = field(default_factory=list)
     saves: list[SaveJob] = field(default_factory=list)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from vllm.config import VllmConfig
@@ -110,7 +111,7 @@ class BlockLayout:
         return sum(plane.payload_bytes for plane in self.planes[group])
 
 
-LayerCache = torch.Tensor | Sequence[torch.Tensor]
+LayerCache: TypeAlias = torch.Tensor | Sequence[torch.Tensor]
 
 
 def block_layout(kv_cache_config: KVCacheConfig, kv_caches: Mapping[str, LayerCache]) -> BlockLayout:

@@ -70,6 +70,8 @@ def _split(key: str) -> tuple[str, list[str]]:
 class KveikStats(KVConnectorStats):
     """Counts since the last report, and the latest gauges: ``{"add": {...}, "set": {...}}``."""
 
+    data: dict[str, Any]
+
     def __init__(self, data: dict[str, Any] | None = None) -> None:
         super().__init__(data or {"add": {}, "set": {}})
 

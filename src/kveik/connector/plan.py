@@ -148,14 +148,15 @@ def save_blocks(
     skip_groups: frozenset[int] = frozenset(),
 ) -> list[BlockRef]:
     """The blocks that became whole between two token counts, as far as the engine still holds them."""
-    refs = []
+    refs: list[BlockRef] = []
     for group in shape.groups:
-        if group.index in skip_groups:
-            continue
         table = tables[group.index]
-        for block in range(start_tokens // group.block_tokens, end_tokens // group.block_tokens):
-            if block < len(table) and table[block] != NULL_BLOCK:
-                refs.append(BlockRef(group.index, table[block], shape.block_hash(hashes, group, block)))
+        if group.index not in skip_groups:
+            refs.extend(
+                BlockRef(group.index, table[block], shape.block_hash(hashes, group, block))
+                for block in range(start_tokens // group.block_tokens, end_tokens // group.block_tokens)
+                if block < len(table) and table[block] != NULL_BLOCK
+            )
     return refs
 
 

@@ -20,6 +20,7 @@ from kveik.breaker import CLOSED, Breaker, BreakerPolicy
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.config import ConnectorSettings
 from kveik.connector import plan
+from kveik.connector.adapters import RequestNamespaces
 from kveik.connector.jobs import KveikMetadata, KveikWorkerMetadata, LoadJob, SaveJob
 from kveik.connector.metrics import StatsBox
 from kveik.connector.plan import BlockRef, Found, Shape
@@ -136,7 +137,7 @@ class SchedulerSide:
         self._stats = stats
         self._clock = clock
         self._link: AgentLink | None = None
-        self._namespace = b""
+        self._namespaces: RequestNamespaces | None = None
         self._pool: BlockPool | None = None
         self._state_groups = frozenset(g.index for g in shape.groups if g.kind is GroupKind.STATE)
         self._requests: dict[str, RequestState] = {}
@@ -152,9 +153,13 @@ class SchedulerSide:
 
     # -- set-up ---------------------------------------------------------------------------------
 
-    def open(self, link: AgentLink, namespace: bytes) -> None:
-        """Start offering: the namespace is known and the link to the agent is up and running."""
-        self._namespace, self._link = namespace, link
+    def open(self, link: AgentLink, namespaces: RequestNamespaces) -> None:
+        """Start offering: the model is identified and the link to the agent is up and running."""
+        self._namespaces, self._link = namespaces, link
+
+    def _namespace(self, request: Request) -> bytes:
+        """The namespace of a request's blocks; empty while it is not known."""
+        return self._namespaces.of(request.lora_request) if self._namespaces is not None else b""
 
     def bind_pool(self, pool: BlockPool) -> None:
         """The engine's block pool, used to hold blocks while they are being saved."""
@@ -205,8 +210,9 @@ class SchedulerSide:
         if limit - local_tokens < self._settings.min_hit_tokens or request.skip_reading_prefix_cache:
             return nothing
         client = self._link.client if self._link is not None else None
-        if client is None:
-            self._stats.add("lookups", outcome="detached" if self._link is not None else "pending")
+        namespace = self._namespace(request)
+        if client is None or not namespace:
+            self._stats.add("lookups", outcome="detached" if namespace else "pending")
             return nothing
         self._breaker, permitted = self._breaker.permit(now_s)
         if not permitted:
@@ -214,7 +220,7 @@ class SchedulerSide:
             return nothing
         parts = plan.lookup_parts(self._shape, request.block_hashes, local_tokens, limit)
         future = client.submit_lookup(
-            self._namespace,
+            namespace,
             self._ranks,
             [(part.group, part.hashes) for part in parts],
             self._settings.lookup_deadline_s,
@@ -272,7 +278,7 @@ class SchedulerSide:
         deadline_s = self._settings.load_deadline_s or self._rate.seconds_for(
             external_tokens, self._settings.load_deadline_max_s
         )
-        self._loads.append(LoadJob(request.request_id, refs, deadline_s, complete))
+        self._loads.append(LoadJob(request.request_id, self._namespace(request), refs, deadline_s, complete))
 
     def sources(self, request: Request, external_tokens: int) -> dict[int, int]:
         """The tokens of a hit by place (1 the arena, 2 and up the lower tiers)."""
@@ -297,7 +303,7 @@ class SchedulerSide:
             self._plan_saves(output)
         for request_id in output.finished_req_ids:
             self._requests.pop(request_id, None)
-        metadata = KveikMetadata(self._namespace, self._loads, self._saves)
+        metadata = KveikMetadata(self._loads, self._saves)
         self._loads, self._saves = [], []
         return metadata
 
@@ -316,7 +322,7 @@ class SchedulerSide:
         for request_id, entries in block_state.boundary_state_offloads.items():
             state = self._requests.get(request_id)
             if state is not None:
-                self._save(self._boundary_states(state.request, entries))
+                self._save(state.request, self._boundary_states(state.request, entries))
 
     def _save_new_blocks(self, state: RequestState, tables: Sequence[Sequence[int]]) -> None:
         hashes = state.request.block_hashes
@@ -326,7 +332,7 @@ class SchedulerSide:
         if end > state.saved_tokens:
             refs = plan.save_blocks(self._shape, hashes, tables, state.saved_tokens, end, self._state_groups)
             state.saved_tokens = end
-            self._save(refs)
+            self._save(state.request, refs)
 
     def _boundary_states(self, request: Request, entries: Iterable[tuple[int, int, int]]) -> list[BlockRef]:
         """States that vLLM hands over with their exact block; only those at block ends have a key."""
@@ -341,9 +347,10 @@ class SchedulerSide:
                 refs.append(BlockRef(group_index, block_id, bytes(request.block_hashes[index])))
         return refs
 
-    def _save(self, refs: list[BlockRef]) -> None:
+    def _save(self, request: Request, refs: list[BlockRef]) -> None:
         """Queue a save and hold its blocks, within the limit of what may be held."""
-        if not refs:
+        namespace = self._namespace(request)
+        if not refs or not namespace:
             return
         assert self._pool is not None, "vLLM binds the block pool before the first step"
         room = min(self._settings.save_queue_blocks, self._pool.num_gpu_blocks // 4) - self._pinned_blocks
@@ -358,7 +365,7 @@ class SchedulerSide:
         self._pinned[self._next_job] = HeldSave(block_ids, refs, len(self._ranks))
         self._pinned_blocks += len(block_ids)
         self._stats.set("pinned_blocks", self._pinned_blocks)
-        self._saves.append(SaveJob(self._next_job, refs))
+        self._saves.append(SaveJob(self._next_job, namespace, refs))
 
     def step_done(self, report: KveikWorkerMetadata | None) -> None:
         """A step's output came back, with what the workers finished meanwhile."""

@@ -37,6 +37,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from kveik.agent.client import AgentClient
 from kveik.agent.link import AgentLink
 from kveik.config import ConnectorSettings, default_runtime_dir, load
+from kveik.connector.adapters import RequestNamespaces
 from kveik.connector.device import copier_for
 from kveik.connector.identity import engine_facts, model_digest, worker_facts
 from kveik.connector.jobs import KveikHandshake, KveikMetadata, KveikWorkerMetadata
@@ -153,9 +154,9 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         """Hand the step's loads to the load thread."""
-        metadata = self._step_metadata()
-        for job in metadata.loads if self._worker is not None else ():
-            self._worker.queue_load(job, metadata.namespace)
+        if self._worker is not None:
+            for job in self._step_metadata().loads:
+                self._worker.queue_load(job)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing: loads are asynchronous and complete before the request is scheduled."""
@@ -167,9 +168,9 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         """Hand the step's saves to the save thread; the blocks are held, so the step need not wait."""
-        metadata = self._step_metadata()
-        for job in metadata.saves if self._worker is not None else ():
-            self._worker.queue_save(job, metadata.namespace)
+        if self._worker is not None:
+            for job in self._step_metadata().saves:
+                self._worker.queue_save(job)
 
     def _step_metadata(self) -> KveikMetadata:
         metadata = self._get_connector_metadata()
@@ -236,7 +237,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         self._links.append(link)
         link.start()
         assert self._scheduler is not None
-        self._scheduler.open(link, namespace.digest)
+        self._scheduler.open(link, RequestNamespaces(namespace))
         self._stats.set("serving", 1)
         link.wait_attached(ATTACH_PATIENCE_S)
 

@@ -1,5 +1,6 @@
-"""The digest of a model's weights: by content, so that a renamed folder is the same model and
-other weights under the same name never are.
+"""The digest of a model's weights.
+
+It is made by content: a renamed folder is the same model, other weights under the same name never are.
 
 Reading a large checkpoint takes a while even from the page cache, so the digest of each file is
 remembered under its identity (device, inode, size, modification and change time). A file that was

@@ -75,8 +75,8 @@ class WorkerSide:
         self._stats = stats
         self._link = link
         self._report = WorkerReport()
-        self._loads: queue.SimpleQueue[tuple[LoadJob, bytes, Deadline]] = queue.SimpleQueue()
-        self._saves: queue.SimpleQueue[tuple[SaveJob, bytes, object]] = queue.SimpleQueue()
+        self._loads: queue.SimpleQueue[tuple[LoadJob, Deadline]] = queue.SimpleQueue()
+        self._saves: queue.SimpleQueue[tuple[SaveJob, object]] = queue.SimpleQueue()
         self._faults = FaultPlanter.named(settings.plant_fault, layout)
         self._loaded_blocks = 0
         self._scratch = bytearray()
@@ -89,13 +89,13 @@ class WorkerSide:
 
     # -- the engine's thread --------------------------------------------------------------------
 
-    def queue_load(self, job: LoadJob, namespace: bytes) -> None:
+    def queue_load(self, job: LoadJob) -> None:
         """Start a load; its deadline starts now."""
-        self._loads.put((job, namespace, Deadline.after(job.deadline_s)))
+        self._loads.put((job, Deadline.after(job.deadline_s)))
 
-    def queue_save(self, job: SaveJob, namespace: bytes) -> None:
+    def queue_save(self, job: SaveJob) -> None:
         """Start a save of blocks that the work queued so far on the device computes."""
-        self._saves.put((job, namespace, self._copier.fence()))
+        self._saves.put((job, self._copier.fence()))
 
     def take_received(self) -> tuple[set[str], set[str]]:
         """Requests whose load ended, and those of them that failed as a whole (several groups)."""
@@ -123,12 +123,12 @@ class WorkerSide:
 
     def _load_loop(self) -> None:
         while True:
-            job, namespace, deadline = self._loads.get()
+            job, deadline = self._loads.get()
             started = time.perf_counter()
             missing = set(range(len(job.blocks)))
             try:
                 if job.complete:
-                    self._load(job, namespace, deadline, missing)
+                    self._load(job, deadline, missing)
             except AgentError as error:
                 reason = "timeout" if isinstance(error, AgentTimeoutError) else "unavailable"
                 self._stats.add("load_failures", len(missing), reason=reason)
@@ -148,13 +148,13 @@ class WorkerSide:
             elif failed or not job.complete:
                 self._report.failed_requests.add(job.request_id)
 
-    def _load(self, job: LoadJob, namespace: bytes, deadline: Deadline, missing: set[int]) -> None:
+    def _load(self, job: LoadJob, deadline: Deadline, missing: set[int]) -> None:
         """Load all blocks; indices that succeeded leave ``missing``."""
         client = self._client()
         under_way: deque[tuple[list[int], list[BlockKey], Future[Granted]]] = deque()
         try:
             for indices in self._steps(job.blocks):
-                keys = self._keys([job.blocks[index] for index in indices], namespace)
+                keys = self._keys([job.blocks[index] for index in indices], job.namespace)
                 sizes = [self._layout.payload_bytes(job.blocks[index].group) for index in indices]
                 under_way.append((indices, keys, client.submit_read(keys, sizes, deadline.remaining_s)))
                 if len(under_way) > READS_AHEAD:
@@ -231,12 +231,12 @@ class WorkerSide:
 
     def _save_loop(self) -> None:
         while True:
-            job, namespace, fence = self._saves.get()
+            job, fence = self._saves.get()
             started = time.perf_counter()
             left = [len(job.blocks)]
             try:
                 self._copier.wait(fence)
-                self._save(job, namespace, left)
+                self._save(job, left)
             except AgentError as error:
                 reason = "timeout" if isinstance(error, AgentTimeoutError) else "unavailable"
                 self._stats.add("save_dropped_blocks", left[0], reason=reason)
@@ -247,12 +247,12 @@ class WorkerSide:
             with self._report.lock:
                 self._report.saved[job.job_id] = 1
 
-    def _save(self, job: SaveJob, namespace: bytes, left: list[int]) -> None:
+    def _save(self, job: SaveJob, left: list[int]) -> None:
         """Save all blocks; ``left[0]`` counts those whose fate is open."""
         client = self._client()
         deadline = Deadline.after(self._settings.save_deadline_s)
         for indices in self._steps(job.blocks):
-            self._save_step(client, [job.blocks[index] for index in indices], namespace, deadline)
+            self._save_step(client, [job.blocks[index] for index in indices], job.namespace, deadline)
             left[0] -= len(indices)
 
     def _save_step(self, client: AgentClient, refs: list[BlockRef], namespace: bytes, deadline: Deadline) -> None:

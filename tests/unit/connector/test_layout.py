@@ -31,7 +31,9 @@ def config(*groups: KVCacheGroupSpec) -> KVCacheConfig:
 
 
 def full(*layers: str) -> KVCacheGroupSpec:
-    return KVCacheGroupSpec(list(layers), FullAttentionSpec(TOKENS, num_kv_heads=HEADS, head_size=4, dtype=torch.float32))
+    return KVCacheGroupSpec(
+        list(layers), FullAttentionSpec(TOKENS, num_kv_heads=HEADS, head_size=4, dtype=torch.float32)
+    )
 
 
 def engine(prefix_caching: bool = True, **parallel: int) -> Any:
@@ -104,7 +106,7 @@ class TestPlanes:
             block_layout(config(full("a")), {"a": heads_first})
 
     def test_a_missing_layer_is_refused(self) -> None:
-        with pytest.raises(LayoutRefusedError, match="layer b .* has no tensor"):
+        with pytest.raises(LayoutRefusedError, match=r"layer b .* has no tensor"):
             block_layout(config(full("a", "b")), {"a": numbered(BLOCKS, TOKENS, CONTENT)})
 
 
@@ -114,7 +116,9 @@ class TestGroups:
             TOKENS, num_kv_heads=HEADS, head_size=4, dtype=torch.float32, sliding_window=40, extra_retained_tokens=2
         )
         state = MambaSpec(32, shapes=((4, 4),), dtypes=(torch.float32,), mamba_cache_mode="align")
-        specs = group_specs(engine(), config(full("a"), KVCacheGroupSpec(["b"], window), KVCacheGroupSpec(["c"], state)))
+        specs = group_specs(
+            engine(), config(full("a"), KVCacheGroupSpec(["b"], window), KVCacheGroupSpec(["c"], state))
+        )
         assert specs == (
             GroupSpec(0, GroupKind.FULL, 16),
             GroupSpec(1, GroupKind.SLIDING_WINDOW, 16, 42),

@@ -1,5 +1,7 @@
 """What the connector looks up, loads and saves, for every kind of group."""
 
+from typing import ClassVar
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,7 +135,7 @@ class TestSave:
 
 
 class TestSurvivors:
-    REFS = [BlockRef(0, 10 + index, hashes(4)[index]) for index in range(4)]
+    REFS: ClassVar = [BlockRef(0, 10 + index, hashes(4)[index]) for index in range(4)]
 
     def test_one_group_keeps_the_prefix_before_the_first_failure(self) -> None:
         failed = frozenset({(0, hashes(4)[2]), (0, hashes(4)[3])})

@@ -68,10 +68,13 @@ def request(name: str = "r", tokens: int = 100, computed: int = 0) -> Any:
         num_computed_tokens=computed,
         block_hashes=[name.encode().ljust(31) + bytes([index]) for index in range(tokens // BLOCK)],
         skip_reading_prefix_cache=False,
+        lora_request=None,
     )
 
 
-def step(tables: dict[str, tuple[list[int], ...]] | None = None, finished: set[str] | None = None, **scheduled: int) -> Any:
+def step(
+    tables: dict[str, tuple[list[int], ...]] | None = None, finished: set[str] | None = None, **scheduled: int
+) -> Any:
     known = tables or {}
     return SimpleNamespace(
         total_num_scheduled_tokens=sum(scheduled.values()),
@@ -92,7 +95,7 @@ class Bench:
         self.pool = Pool()
         self.side = SchedulerSide(shape, [0], ConnectorSettings(**settings), self.stats, clock=self.clock)
         self.side.bind_pool(self.pool)  # type: ignore[arg-type]
-        self.side.open(self.link, b"n" * 16)  # type: ignore[arg-type]
+        self.side.open(self.link, SimpleNamespace(of=lambda adapter: adapter or b"n" * 16))  # type: ignore[arg-type]
 
     def count(self, key: str) -> float:
         taken = self.stats.take()

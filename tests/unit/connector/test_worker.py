@@ -43,12 +43,16 @@ class Worker:
 
     def save(self, refs: list[BlockRef]) -> None:
         self._jobs += 1
-        self.side.queue_save(SaveJob(self._jobs, refs), NAMESPACE)
-        wait_until(lambda: (metadata := self.side.take_metadata()) is not None and self._jobs in metadata.saved, "the save ended", 30)
+        self.side.queue_save(SaveJob(self._jobs, NAMESPACE, refs))
+        wait_until(
+            lambda: (metadata := self.side.take_metadata()) is not None and self._jobs in metadata.saved,
+            "the save ended",
+            30,
+        )
 
     def load(self, refs: list[BlockRef], deadline_s: float = 20.0, complete: bool = True) -> set[int]:
         """Load and return the engine blocks that failed."""
-        self.side.queue_load(LoadJob("request", refs, deadline_s, complete), NAMESPACE)
+        self.side.queue_load(LoadJob("request", NAMESPACE, refs, deadline_s, complete))
         wait_until(lambda: "request" in self.side.take_received()[0], "the load ended", 30)
         return self.side.take_failed_blocks()
 
@@ -98,7 +102,7 @@ def test_each_missing_block_fails_alone(agent: AgentProcess) -> None:
 def test_with_several_groups_the_request_fails_as_a_whole(agent: AgentProcess) -> None:
     worker = Worker(agent, groups=2)
     worker.save(refs(1) + refs(2, group=1))
-    worker.side.queue_load(LoadJob("request", refs(1) + refs(3, group=1), 20.0), NAMESPACE)
+    worker.side.queue_load(LoadJob("request", NAMESPACE, refs(1) + refs(3, group=1), 20.0))
     received: tuple[set[str], set[str]] = (set(), set())
 
     def ended() -> bool:

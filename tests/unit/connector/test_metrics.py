@@ -1,0 +1,80 @@
+"""The connector's numbers: one table, sums over ranks and steps, Prometheus at the end."""
+
+import pickle
+
+import prometheus_client
+import pytest
+
+pytest.importorskip("vllm", reason="the classes are vLLM's")
+
+from kveik.connector.metrics import COUNTERS, GAUGES, PREFIX, KveikPromMetrics, KveikStats, StatsBox
+
+
+def test_counts_add_up_over_reports() -> None:
+    one, two = KveikStats(), KveikStats()
+    one.add("loaded_blocks", 2, tier="arena")
+    two.add("loaded_blocks", 3, tier="arena")
+    two.add("tokens_used", 5)
+    merged = one.aggregate(pickle.loads(pickle.dumps(two)))
+    assert merged.reduce() == {"loaded_blocks|tier=arena": 5, "tokens_used": 5}
+
+
+def test_the_newest_gauge_wins() -> None:
+    one, two = KveikStats(), KveikStats()
+    one.set("attached", 1)
+    two.set("attached", 0)
+    assert one.aggregate(two).reduce() == {"attached": 0}
+
+
+@pytest.mark.parametrize("labels", [{}, {"tier": "arena", "reason": "x"}])
+def test_wrong_labels_are_errors(labels: dict[str, str]) -> None:
+    with pytest.raises(KeyError):
+        KveikStats().add("loaded_blocks", 1, **labels)
+
+
+def test_unknown_names_are_errors() -> None:
+    with pytest.raises(KeyError):
+        KveikStats().add("surprises")
+
+
+def test_a_box_is_empty_after_it_was_taken() -> None:
+    box = StatsBox()
+    box.add("tokens_used", 7)
+    taken = box.take()
+    assert taken is not None
+    assert taken.reduce() == {"tokens_used": 7}
+    assert box.take() is None
+
+
+def test_a_gauge_travels_only_when_it_changes() -> None:
+    box = StatsBox()
+    box.set("attached", 1)
+    assert box.take() is not None
+    box.set("attached", 1)
+    assert box.take() is None
+
+
+def test_names_are_unique() -> None:
+    names = [row.name for row in (*COUNTERS, *GAUGES)]
+    assert len(names) == len(set(names))
+
+
+def test_prometheus_shows_what_was_reported() -> None:
+    class NoConfig:
+        kv_transfer_config = None
+
+    kinds = {
+        prometheus_client.Counter: prometheus_client.Counter,
+        prometheus_client.Gauge: prometheus_client.Gauge,
+        prometheus_client.Histogram: prometheus_client.Histogram,
+    }
+    metrics = KveikPromMetrics(NoConfig(), kinds, ["engine"], {0: ["0"]})  # type: ignore[arg-type]
+    stats = KveikStats()
+    stats.add("loaded_bytes", 100, tier="arena")
+    stats.set("attached", 1)
+    metrics.observe(stats.to_dict())
+    metrics.observe(stats.to_dict())
+    value = prometheus_client.REGISTRY.get_sample_value
+    assert value(f"{PREFIX}loaded_bytes_total", {"engine": "0", "tier": "arena"}) == 200
+    assert value(f"{PREFIX}attached", {"engine": "0"}) == 1
+    assert value(f"{PREFIX}tokens_used_total", {"engine": "0"}) == 0
