@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from kveik.bench.machine import Machine
 from kveik.bench.workload import Route, Row
@@ -43,11 +43,12 @@ def draw(rows: Sequence[Row], file: Path, machine: Machine, model: str, date: da
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} s"))
-    axes.set_xlabel("prompt length, tokens")
+    axes.set_xlabel(f"prompt length, tokens\n\nmeasured {date:%Y-%m-%d} on {machine}")
     axes.set_ylabel("time to first token (median)")
     axes.set_title(f"One KV cache under two vLLM engines ({model}, float32)")
     axes.grid(visible=True, which="both", alpha=0.25)
     axes.legend(loc="upper left", fontsize="small")
-    figure.text(0.99, 0.0, f"measured {date:%Y-%m-%d} on {machine}", ha="right", va="bottom", fontsize=7)
     figure.savefig(file)

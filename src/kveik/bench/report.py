@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from kveik.bench.machine import Machine
@@ -14,17 +15,21 @@ SCHEMA = 1
 
 def table(rows: Sequence[Row]) -> Table:
     """TTFT by prompt length and route, and whether all answers are equal."""
-    shown = Table(title="Time to first token, medians", title_justify="left")
+    shown = Table(
+        title="Time to first token, medians; other engine and after kill -9: from the shared cache",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
     shown.add_column("prompt tokens", justify="right")
     for route in Route:
         shown.add_column(route.value, justify="right")
-    shown.add_column("other engine: times faster than cold", justify="right")
+    shown.add_column("other engine against cold", justify="right")
     shown.add_column("all answers equal")
     for row in rows:
         shown.add_row(
             str(row.tokens),
             *(f"{row.ttft_s(route):.3f} s" for route in Route),
-            f"{row.speedup(Route.OTHER):.1f}",
+            f"{row.speedup(Route.OTHER):.1f} x faster",
             "yes" if row.equal else "NO",
         )
     return shown

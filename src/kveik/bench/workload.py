@@ -17,8 +17,8 @@ class Route(Enum):
 
     COLD = "cold"
     LOCAL = "local hit"
-    OTHER = "shared cache, other engine"
-    RESTART = "shared cache, after kill -9 and restart"
+    OTHER = "other engine"
+    RESTART = "after kill -9"
 
     @property
     def shared(self) -> bool:

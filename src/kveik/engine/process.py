@@ -25,7 +25,7 @@ from kveik.errors import EngineStartError
 #: Called while waiting, with the seconds waited so far.
 Progress = Callable[[float], None]
 
-_PYTHON_SEGMENT = re.compile(r"/dev/shm/psm_[0-9a-f]+")  # noqa: S108 - names, nothing is created
+_PYTHON_SEGMENT = re.compile(r"/dev/shm/(?:psm_[0-9a-f]+|sem\.mp-[0-9a-z_]+)")  # noqa: S108 - names, nothing is created
 
 
 def silent(waited_s: float) -> None:
@@ -181,7 +181,7 @@ def _wait_group_gone(group: int, patience_s: float) -> None:
 
 
 def _shared_memory_of(group: int) -> set[Path]:
-    """Python's own shared-memory segments that the group maps.
+    """Python's own shared-memory segments and semaphores that the group maps.
 
     vLLM's processes talk through some hundred MiB of them, and the process that would remove them
     is killed with the rest.

@@ -50,7 +50,7 @@ def test_the_table_has_one_row_a_length() -> None:
     out = io.StringIO()
     Console(file=out, width=140).print(table(example()))
     assert "20.000 s" in out.getvalue()
-    assert "80.0" in out.getvalue()
+    assert "80.0 x faster" in out.getvalue()
 
 
 def test_the_document_names_machine_and_date_and_keeps_single_runs() -> None:
