@@ -122,6 +122,9 @@ class Engine:
         """kill -9."""
         self.process.kill()
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self._answers.close()
 
     def __enter__(self) -> Self:
         return self.wait_ready()
@@ -130,4 +133,3 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        self._answers.close()

@@ -13,16 +13,20 @@ class Namespaces:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[bytes, Namespace] = {}
+        self._by_label: dict[str, list[bytes]] = {}  # one namespace may go by several labels
 
     def announce(self, namespace: Namespace) -> tuple[bool, list[str]]:
         """Whether it is new, and in words how it differs from others of its label (latest first)."""
         with self._lock:
             is_new = namespace.digest not in self._known
             self._known.setdefault(namespace.digest, namespace)
-            others = [known for known in self._known.values() if known.label == namespace.label]
+            same_label = self._by_label.setdefault(namespace.label, [])
+            if namespace.digest not in same_label:
+                same_label.append(namespace.digest)
+            others = [self._known[digest] for digest in same_label]
         notes = [
             f"namespace differs: {'; '.join(namespace.differences(other))} "
-            f"(this engine != another one of {other.label or 'no label'}; they share no blocks)"
+            f"(this engine != another one of {namespace.label or 'no label'}; they share no blocks)"
             for other in reversed(others)
             if other.digest != namespace.digest
         ]

@@ -43,3 +43,12 @@ def test_labels_are_found_by_digest() -> None:
     known.announce(namespace)
     assert known.label(namespace.digest) == "model"
     assert known.label(b"x" * 16) == ""
+
+
+def test_a_model_that_goes_by_several_labels_is_compared_under_each() -> None:
+    namespaces = Namespaces()
+    namespaces.announce(Namespace(FACTS, "first name"))
+    namespaces.announce(Namespace(FACTS, "second name"))
+    _, notes = namespaces.announce(Namespace({**FACTS, "weights_digest": "other"}, "second name"))
+    assert len(notes) == 1
+    assert "weights_digest other != " in notes[0]
