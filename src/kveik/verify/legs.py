@@ -10,7 +10,7 @@ other  the same on another engine that never saw the prompt               the sh
 restart the same after kill -9 and restart of the first engine            the shared cache
 ====== ================================================================== =================
 
-Each leg is run with one request at a time (``single``) and with all at once (``concurrent``).
+Each leg is run with one request at a time (``single``) and with several at once (``concurrent``).
 """
 
 from collections.abc import Sequence

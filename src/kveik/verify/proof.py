@@ -18,6 +18,9 @@ from kveik.verify.legs import Batch, Leg, LegRun, Mode, foreign_tokens
 from kveik.verify.prompts import Prompt
 from kveik.verify.settle import QUIET_S, wait_counted, wait_saved
 
+#: Requests that a concurrent leg has under way at most.
+AT_ONCE = 8
+
 #: Tells a person what happens now.
 Say = Callable[[str], None]
 
@@ -104,7 +107,7 @@ class Proof:
             self._reset(subject)
         self._say(f"{subject.name}: {leg.value}, {mode.value}, {len(self._plan.prompts)} prompts")
         prompts = tuple(self._plan.prompts)
-        groups = [(prompt,) for prompt in prompts] if mode is Mode.SINGLE else [prompts]
+        groups = together(prompts, 1 if mode is Mode.SINGLE else AT_ONCE)
         before_leg = subject.client.metrics()
         run = LegRun(leg, mode, tuple(self._batch(group, mode, subject) for group in groups))
         if leg is Leg.COLD:
@@ -145,3 +148,9 @@ class Proof:
             ) from error
         except EngineError as error:
             raise VerifyError(f"leg reset cannot be carried out (or --skip reset): {error}") from error
+
+
+def together(prompts: tuple[Prompt, ...], at_once: int) -> list[tuple[Prompt, ...]]:
+    """The prompts in as few groups of at most ``at_once`` as possible, each with short and long ones."""
+    count = -(-len(prompts) // at_once)
+    return [prompts[first::count] for first in range(count)]

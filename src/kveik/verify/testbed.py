@@ -101,7 +101,7 @@ class Testbed:
 
     def _start_agent(self, stack: contextlib.ExitStack, folder: Path, token_bytes: int) -> ServerProcess:
         # Slabs and frame headers need room beside the payloads.
-        arena_bytes = (512 << 20) + int(1.25 * self.spec.shared_tokens * token_bytes)
+        arena_bytes = (256 << 20) + int(1.25 * self.spec.shared_tokens * token_bytes)
         arena = _arena_path(folder, arena_bytes)
         stack.callback(arena.unlink, missing_ok=True)
         settings: dict[str, Any] = {

@@ -10,7 +10,7 @@ from kveik.engine.metrics import MetricsSnapshot
 from kveik.errors import VerifyError
 from kveik.verify.legs import Leg, Mode
 from kveik.verify.prompts import LANGUAGES, Prompt, boundary_lengths, build_prompts
-from kveik.verify.proof import Proof, ProofPlan, Say, Subject
+from kveik.verify.proof import AT_ONCE, Proof, ProofPlan, Say, Subject
 from kveik.verify.settle import QUIET_S
 from kveik.verify.testbed import Testbed, TestbedSpec, read_model_config
 from kveik.verify.verdict import Verdict, judge
@@ -138,6 +138,7 @@ def prove_started(
         dtype=options.dtype or "float32",
         max_model_tokens=max_tokens,
         engine_tokens=_engine_tokens(options, window),
+        shared_tokens=len(options.modes) * sum(_prompt_tokens(options, window)),
         connector={"read_back_every": 1, **fault},
     )
     options = TrialOptions(**{**_fields(options), "dtype": spec.dtype, "window_tokens": window, "read_back": True})
@@ -180,14 +181,21 @@ def _max_model_tokens(options: TrialOptions, window: int, config: Mapping[str, A
     return min(allowed, -(-needed // 512) * 512)
 
 
-def _engine_tokens(options: TrialOptions, window: int) -> int:
-    """What the engine's own cache must hold: all prompts four times.
+def _prompt_tokens(options: TrialOptions, window: int) -> list[int]:
+    """What each prompt and its answer take of a cache, in whole blocks of the usual size."""
+    block = options.block_tokens or 128
+    lengths = options.lengths or boundary_lengths(block, window, 1 << 30)
+    return [-(-(length + options.answer_tokens) // block) * block for length in lengths for _ in options.languages]
 
-    They must stay for the local hits, and the connector holds at most a quarter of the engine's
-    blocks while it saves them; the prompts of a concurrent leg are saved at the same time.
+
+def _engine_tokens(options: TrialOptions, window: int) -> int:
+    """What the engine's own cache must hold.
+
+    All prompts must stay for the local hits, and the connector holds at most a quarter of the
+    engine's blocks while it saves what a concurrent leg computed at the same time.
     """
-    lengths = options.lengths or boundary_lengths(options.block_tokens or 128, window, 1 << 30)
-    return 4 * len(options.languages) * sum(length + options.answer_tokens for length in lengths)
+    tokens = sorted(_prompt_tokens(options, window))
+    return max(sum(tokens), 4 * sum(tokens[-AT_ONCE:]))
 
 
 def _prompts(first: Subject, facts: EngineFacts, options: TrialOptions) -> list[Prompt]:

@@ -4,12 +4,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kveik.engine.client import EngineClient
 from kveik.errors import EngineError, VerifyError
 from kveik.simulate.engine import Behaviour, SimulatedEngine
 from kveik.verify.legs import Leg, Mode
-from kveik.verify.proof import Subject
+from kveik.verify.prompts import Prompt
+from kveik.verify.proof import Subject, together
 from kveik.verify.trial import Outcome, TrialOptions, prove, read_facts, window_tokens
 
 LENGTHS = (15, 16, 17, 40, 100)
@@ -204,6 +207,14 @@ def test_a_prompt_that_does_not_fit_is_refused(fleet: Fleet) -> None:
 def test_progress_names_engine_leg_and_mode(fleet: Fleet) -> None:
     fleet.prove()
     assert "engine-b: other, concurrent, 10 prompts" in fleet.said
+
+
+@given(st.integers(1, 40), st.integers(1, 10))
+def test_prompts_that_run_together_are_few_enough_and_none_is_lost(count: int, at_once: int) -> None:
+    prompts = tuple(Prompt(f"en-{number}", "en", (number,)) for number in range(count))
+    groups = together(prompts, at_once)
+    assert sorted(prompt.name for group in groups for prompt in group) == sorted(prompt.name for prompt in prompts)
+    assert all(1 <= len(group) <= at_once for group in groups)
 
 
 def test_facts_come_from_the_engine_and_options_win() -> None:
