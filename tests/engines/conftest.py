@@ -57,7 +57,8 @@ class RunningAgent:
 
     @property
     def extra(self) -> dict[str, Any]:
-        return {"socket": self.settings.socket, "read_back_every": 1}
+        # The default of 50 ms is for machines that are not also running a test suite.
+        return {"socket": self.settings.socket, "read_back_every": 1, "lookup_deadline_s": 5.0}
 
     def restart(self) -> None:
         """Stop and start again on the same arena and folder."""
