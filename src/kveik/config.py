@@ -124,6 +124,11 @@ class ConnectorSettings:
     min_hit_tokens: int = setting(
         1, "Fewer tokens than this beyond the engine's own hit are not loaded.", unit="tokens", minimum=1
     )
+    whole_prompt_hits: bool = setting(
+        False,
+        "Load a prompt that ends with a block to its end, so that only its last token is computed; "
+        "answers are then split differently from hits in the engine's own cache.",
+    )
     batch_bytes: int = setting(
         32 << 20, "Bytes that one step of a load or save handles; steps overlap.", unit="bytes", minimum=1
     )

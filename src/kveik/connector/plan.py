@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kveik.kv.groups import GroupSpec
+from kveik.kv.groups import GroupKind, GroupSpec
 from kveik.kv.hit_length import HitLength, alignment_tokens, usable_hit
 
 NULL_BLOCK = 0
@@ -42,12 +42,16 @@ class Shape:
         return bytes(hashes[(block + 1) * group.block_tokens // self.hash_tokens - 1])
 
 
-def hit_limit_tokens(shape: Shape, num_tokens: int, num_hashes: int) -> int:
+def hit_limit_tokens(shape: Shape, num_tokens: int, num_hashes: int, *, whole_prompt: bool = False) -> int:
     """The longest hit to hope for: at least the last token must be computed to get logits.
 
-    vLLM's own prefix cache has the same limit, so both hits split a prompt the same way.
+    vLLM's own prefix cache has the same limit, so both hits split a prompt the same way. With
+    ``whole_prompt`` a prompt that ends with a block may be loaded to its end; vLLM then computes
+    its last token again (``v1/core/sched/scheduler.py``, ``_update_waiting_for_remote_kv``). A state
+    that has seen the last token must not see it twice, and drafters drop a unit anyway.
     """
-    limit = min(num_tokens - 1, num_hashes * shape.hash_tokens)
+    again = whole_prompt and not shape.drop_last_unit and all(g.kind is not GroupKind.STATE for g in shape.groups)
+    limit = min(num_tokens if again else num_tokens - 1, num_hashes * shape.hash_tokens)
     return max(0, limit // shape.unit_tokens * shape.unit_tokens)
 
 

@@ -204,7 +204,12 @@ class SchedulerSide:
     def _begin_lookup(self, state: RequestState, local_tokens: int, now_s: float) -> PendingLookup | Offer:
         nothing = Offer(local_tokens, local_tokens, now_s + OFFER_LIFETIME_S)
         request = state.request
-        limit = plan.hit_limit_tokens(self._shape, request.num_tokens, len(request.block_hashes))
+        limit = plan.hit_limit_tokens(
+            self._shape,
+            request.num_tokens,
+            len(request.block_hashes),
+            whole_prompt=self._settings.whole_prompt_hits,
+        )
         if state.limit_tokens is not None:
             limit = min(limit, state.limit_tokens)
         if limit - local_tokens < self._settings.min_hit_tokens or request.skip_reading_prefix_cache:

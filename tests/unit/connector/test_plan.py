@@ -36,6 +36,15 @@ class TestLimit:
         assert plan.hit_limit_tokens(ONE, 32, 2) == 16
         assert plan.hit_limit_tokens(ONE, 33, 2) == 32
 
+    def test_a_prompt_that_ends_with_a_block_is_loaded_whole_where_that_is_wanted(self) -> None:
+        assert plan.hit_limit_tokens(ONE, 32, 2, whole_prompt=True) == 32
+        assert plan.hit_limit_tokens(HYBRID, 32, 2, whole_prompt=True) == 32
+        assert plan.hit_limit_tokens(ONE, 33, 2, whole_prompt=True) == 32
+
+    @pytest.mark.parametrize("shape", [STATEFUL, Shape((FULL,), 16, drop_last_unit=True)], ids=["state", "drafter"])
+    def test_states_and_drafters_never_see_the_last_token_twice(self, shape: Shape) -> None:
+        assert plan.hit_limit_tokens(shape, 64, 4, whole_prompt=True) == plan.hit_limit_tokens(shape, 64, 4)
+
     def test_a_hit_ends_where_hashes_end(self) -> None:
         assert plan.hit_limit_tokens(ONE, 100, 3) == 48
 

@@ -111,6 +111,12 @@ class TestOffers:
         bench.agent.automatic = b"\1" * 9
         assert bench.side.offer(request(), 0) == (96, True)
 
+    @pytest.mark.parametrize(("whole", "tokens"), [(False, 80), (True, 96)])
+    def test_a_prompt_that_ends_with_a_block_is_offered_whole_when_set(self, whole: bool, tokens: int) -> None:
+        bench = Bench(whole_prompt_hits=whole)
+        bench.agent.automatic = b"\1" * 9
+        assert bench.side.offer(request(tokens=96), 0) == (tokens, True)
+
     def test_the_scheduler_is_asked_to_come_back_while_the_agent_has_not_answered(self) -> None:
         bench, asked = Bench(), request()
         assert bench.side.offer(asked, 0) == (None, False)
