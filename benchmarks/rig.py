@@ -19,6 +19,7 @@ from kveik.engine.launch import Engine, EngineSpec, start_agent
 from kveik.engine.process import ServerProcess, free_port
 
 SHARED_MEMORY = Path("/dev/shm")
+START_TIMEOUT_S = 600.0
 LMCACHE_MODULE = "lmcache.integration.vllm.lmcache_mp_connector"
 
 
@@ -31,8 +32,8 @@ class RigSpec:
     dtype: str
     core: int
     max_model_tokens: int = 8192
-    engine_bytes: int = 800 << 20
-    shared_gib: int = 2
+    engine_bytes: int = 500 << 20
+    shared_gib: int = 1
     connector: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -80,7 +81,7 @@ class Rig:
         server = ServerProcess("lmcache-server", command, environment, self._folder / "lmcache.log")
         server = self._stack.enter_context(server)
         server.start()
-        server.wait_ready(lambda: _listens(self._lmcache_port), timeout_s=60.0)
+        server.wait_ready(lambda: _listens(self._lmcache_port), timeout_s=START_TIMEOUT_S)
         return server
 
     def kveik_engine(self, name: str, **changes: Any) -> Engine:
@@ -107,7 +108,7 @@ class Rig:
         settings = {"socket": str(self._socket), **self.spec.connector} if connector else None
         with Engine(self._spec(name, connector=settings), os.environ, self._folder) as engine:
             engine.start()
-            return engine.wait_ready()
+            return engine.wait_ready(START_TIMEOUT_S)
 
     @property
     def _socket(self) -> Path:
@@ -130,7 +131,7 @@ class Rig:
     def _ready(self, spec: EngineSpec) -> Engine:
         engine = self._stack.enter_context(Engine(spec, os.environ, self._folder))
         engine.start()
-        self._say(f"engine {spec.name} serves after {engine.wait_ready():.0f} s")
+        self._say(f"engine {spec.name} serves after {engine.wait_ready(START_TIMEOUT_S):.0f} s")
         return engine
 
 
