@@ -38,10 +38,10 @@ from rich.table import Table
 from kveik.agent.client import AgentClient
 from kveik.clock import Deadline
 from kveik.errors import AgentError
-from kveik.kv.frame import payload_digest
 from kveik.kv.keys import BlockKey
 from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
+from kveik.store.copying import copy_and_digest
 from kveik.store.writer import Writer
 
 MIB = 1 << 20
@@ -114,8 +114,7 @@ class BlockPath:
 
         def write(index: int) -> tuple[int, bytes]:
             payload = self._client.payload(reserved.grants[index], self.size)
-            np.copyto(np.frombuffer(payload, np.uint8), self._sources[index])
-            return index, payload_digest(payload)
+            return index, copy_and_digest(payload, self._sources[index].data)
 
         digests = list(spread(write, range(len(self.keys))))
         self._client.commit(reserved.lease, digests, Deadline.after(30))
@@ -126,9 +125,10 @@ class BlockPath:
 
         def read(index: int) -> None:
             slot = self._client.slot(granted.grants[index])
-            np.copyto(self._targets[index], np.frombuffer(slot.payload, np.uint8))
             if digest:
-                slot.check_copy(self.keys[index], self._targets[index].data)
+                slot.copy_to(self.keys[index], self._targets[index].data)
+            else:
+                np.copyto(self._targets[index], np.frombuffer(slot.payload, np.uint8))
 
         list(spread(read, range(len(self.keys))))
         self._client.release(granted.lease)

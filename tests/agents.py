@@ -62,8 +62,8 @@ def load_blocks(
     for key, grant in zip(keys, granted.grants, strict=True):
         if grant.status == "hit":
             slot = client.slot(grant)
-            copy = bytes(slot.payload)
-            slot.check_copy(key, memoryview(copy))
+            copy = bytearray(size)
+            slot.copy_to(key, memoryview(copy))
             assert copy == payload_of(key, size)
     if granted.lease:
         client.release(granted.lease)

@@ -1,8 +1,9 @@
 """A block that a client may copy out of the arena."""
 
 from kveik.errors import FrameCorruptError, FrameForeignError
-from kveik.kv.frame import HEADER_BYTES, HEADER_USED_BYTES, FrameHeader, payload_digest, read_header
+from kveik.kv.frame import HEADER_BYTES, HEADER_USED_BYTES, FrameHeader, read_header
 from kveik.kv.keys import BlockKey
+from kveik.store.copying import copy_and_digest
 
 
 class GrantedSlot:
@@ -34,13 +35,13 @@ class GrantedSlot:
             raise FrameForeignError(f"the slot holds {header.key}, expected {key}")
         return header
 
-    def check_copy(self, key: BlockKey, copied: memoryview) -> None:
-        """Digest bytes that were copied out. Raises :class:`FrameError` unless they are the block ``key``.
-
-        Checking the copy instead of the slot covers the copy as well.
-        """
+    def copy_to(self, key: BlockKey, target: memoryview) -> None:
+        """Copy the payload out. Raises :class:`FrameError` unless ``target`` holds the block ``key`` then."""
         header = self.header(key)
-        if payload_digest(copied) != header.payload_digest:
+        if copy_and_digest(target, self.payload) != header.payload_digest:
             raise FrameCorruptError(f"payload checksum differs: {key}")
+        self._demand_unchanged(key)
+
+    def _demand_unchanged(self, key: BlockKey) -> None:
         if not self.unchanged():
             raise FrameForeignError(f"the slot of {key} was reused during the copy")

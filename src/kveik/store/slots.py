@@ -212,9 +212,8 @@ class SlotTable:
         slabs = list(self.by_size.get(slot_bytes, {}).values())
         if not slabs:
             return []
-        use = np.concatenate([self.last_use[slab.slots] for slab in slabs])
-        evictable = np.concatenate([self._evictable(slab) for slab in slabs])
         numbers = np.concatenate([np.arange(slab.slots.start, slab.slots.stop) for slab in slabs])
+        use, evictable = self.last_use[numbers], self._evictable(numbers)
         chosen = eviction.oldest(use, evictable, eviction.batch_size(needed, len(use)))
         return [int(number) for number in numbers[chosen]]
 
@@ -224,12 +223,12 @@ class SlotTable:
         for slab in self.slabs.values():
             if slab.slot_bytes != other_than:
                 holds = self.state[slab.slots] != SlotState.FREE
-                whole = bool(np.all(self._evictable(slab) == holds))
+                whole = bool(np.all(self._evictable(slab.slots) == holds))
                 mean = float(self.last_use[slab.slots][holds].mean()) if slab.used else 0.0
                 uses.append(eviction.SlabUse(slab.number, mean, whole))
         return uses
 
-    def _evictable(self, slab: Slab) -> NDArray[np.bool_]:
-        state = self.state[slab.slots]
+    def _evictable(self, slots: slice | NDArray[np.int64]) -> NDArray[np.bool_]:
+        state = self.state[slots]
         holds_block = (state == SlotState.COMMITTED) | (state == SlotState.UNVERIFIED)
-        return np.asarray(holds_block & (self.pins[slab.slots] == 0))
+        return np.asarray(holds_block & (self.pins[slots] == 0))

@@ -209,13 +209,14 @@ def test_a_slot_that_was_reused_during_a_copy_is_noticed(agent: NodeAgent, clien
     store_blocks(client, [key])
     granted = client.read([key], PAYLOAD_BYTES, Deadline.after(5))
     slot = client.slot(granted.grants[0])
-    copy = memoryview(bytes(slot.payload))
-    slot.check_copy(key, copy)
+    copy = memoryview(bytearray(PAYLOAD_BYTES))
+    slot.copy_to(key, copy)
+    assert copy == payload_of(key)
     client.release(granted.lease)
     wait_until(lambda: agent.arena.drop([key]) == ["deleted"], "the lease is released")
     assert not slot.unchanged()
     with pytest.raises(FrameForeignError, match="reused"):
-        slot.check_copy(key, copy)
+        slot.copy_to(key, copy)
 
 
 def test_a_copy_with_a_wrong_bit_is_noticed(client: AgentClient) -> None:
@@ -223,12 +224,12 @@ def test_a_copy_with_a_wrong_bit_is_noticed(client: AgentClient) -> None:
     store_blocks(client, [key])
     granted = client.read([key], PAYLOAD_BYTES, Deadline.after(5))
     slot = client.slot(granted.grants[0])
-    copy = bytearray(slot.payload)
-    copy[100] ^= 1
-    with pytest.raises(FrameCorruptError):
-        slot.check_copy(key, memoryview(copy))
+    copy = memoryview(bytearray(PAYLOAD_BYTES))
     with pytest.raises(FrameForeignError):
-        slot.check_copy(some_keys(1)[0], memoryview(copy))
+        slot.copy_to(some_keys(1)[0], copy)
+    slot.payload[100] ^= 1
+    with pytest.raises(FrameCorruptError):
+        slot.copy_to(key, copy)
 
 
 def test_a_closed_client_keeps_the_memory_of_a_copy_under_way(client: AgentClient) -> None:
