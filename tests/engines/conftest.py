@@ -57,8 +57,9 @@ class RunningAgent:
 
     @property
     def extra(self) -> dict[str, Any]:
-        # The default of 50 ms is for machines that are not also running a test suite.
-        return {"socket": self.settings.socket, "read_back_every": 1, "lookup_deadline_s": 5.0}
+        # The default deadlines are for machines that are not also running a test suite.
+        patience = {"lookup_deadline_s": 5.0, "load_deadline_s": 60.0}
+        return {"socket": self.settings.socket, "read_back_every": 1, **patience}
 
     def restart(self) -> None:
         """Stop and start again on the same arena and folder."""

@@ -1,8 +1,10 @@
 """Real engines for tests: one subprocess each, in the vLLM environment, with the connector inside."""
 
+import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -119,8 +121,9 @@ class Engine:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self) -> None:
-        """kill -9."""
-        self.process.kill()
+        """kill -9, of its worker processes too."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self.process.stdin is not None:
             self.process.stdin.close()
