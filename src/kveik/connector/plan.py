@@ -50,9 +50,20 @@ def hit_limit_tokens(shape: Shape, num_tokens: int, num_hashes: int, *, whole_pr
     its last token again (``v1/core/sched/scheduler.py``, ``_update_waiting_for_remote_kv``). A state
     that has seen the last token must not see it twice, and drafters drop a unit anyway.
     """
-    again = whole_prompt and not shape.drop_last_unit and all(g.kind is not GroupKind.STATE for g in shape.groups)
+    again = whole_prompt and not shape.drop_last_unit and all(map(_can_compute_last_token_again, shape.groups))
     limit = min(num_tokens if again else num_tokens - 1, num_hashes * shape.hash_tokens)
     return max(0, limit // shape.unit_tokens * shape.unit_tokens)
+
+
+def _can_compute_last_token_again(group: GroupSpec) -> bool:
+    """Whether the blocks of a hit also serve the token before its end.
+
+    That token's window reaches one token further back, which is another block if the window is
+    a multiple of the block plus the token itself.
+    """
+    if group.kind is GroupKind.SLIDING_WINDOW:
+        return group.window_tokens % group.block_tokens != 1
+    return group.kind is GroupKind.FULL
 
 
 class LookupPart(NamedTuple):

@@ -51,6 +51,13 @@ class TestLimit:
     def test_the_unit_is_common_to_all_groups(self) -> None:
         assert plan.hit_limit_tokens(STATEFUL, 63, 3) == 32
 
+    @pytest.mark.parametrize(("window", "limit"), [(32, 64), (33, 48), (34, 64)])
+    def test_a_window_that_would_need_one_block_more_keeps_the_last_token_out(self, window: int, limit: int) -> None:
+        shape = Shape((FULL, GroupSpec(1, GroupKind.SLIDING_WINDOW, 16, window)), 16)
+        needs_more = shape.groups[1].needed_blocks(64).start * 16 > 64 - window
+        assert needs_more == (limit == 48)
+        assert plan.hit_limit_tokens(shape, 64, 4, whole_prompt=True) == limit
+
     @pytest.mark.parametrize("tokens", [0, 1, 16])
     def test_short_prompts_have_none(self, tokens: int) -> None:
         assert plan.hit_limit_tokens(ONE, tokens, tokens // 16) == 0
