@@ -38,7 +38,6 @@ class TestLimit:
 
     def test_a_prompt_that_ends_with_a_block_is_loaded_whole_where_that_is_wanted(self) -> None:
         assert plan.hit_limit_tokens(ONE, 32, 2, whole_prompt=True) == 32
-        assert plan.hit_limit_tokens(HYBRID, 32, 2, whole_prompt=True) == 32
         assert plan.hit_limit_tokens(ONE, 33, 2, whole_prompt=True) == 32
 
     @pytest.mark.parametrize("shape", [STATEFUL, Shape((FULL,), 16, drop_last_unit=True)], ids=["state", "drafter"])
