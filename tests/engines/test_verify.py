@@ -38,7 +38,7 @@ def no_child_is_left() -> bool:
 
 
 def test_a_model_with_sliding_windows_holds_in_every_leg(verify: Callable[..., tuple[int, dict[str, Any]]]) -> None:
-    code, document = verify("tiny-gemma3")
+    code, document = verify("tiny-gemma3", "--answer-tokens", "8")
     assert code == 0, [one["complaints"] for one in document["legs"]]
     assert document["about"]["window_tokens"] > 0
     assert [one["leg"] for one in document["legs"]].count("restart") == 2
