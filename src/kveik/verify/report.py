@@ -50,7 +50,7 @@ def conclusion(verdict: Verdict) -> str:
     """The verdict in one sentence."""
     external = sum(leg.evidence.external for leg in verdict.legs)
     if verdict.holds:
-        return f"All {len(verdict.legs)} legs hold: {external} tokens came from the shared cache, and nothing differs."
+        return f"All {len(verdict.legs)} legs hold: {external} tokens came from the shared cache."
     failed = sum(1 for leg in verdict.legs if not leg.holds)
     if not failed:
         return "Nothing failed, but no leg used the shared cache: nothing is proved."
