@@ -7,10 +7,9 @@ from pathlib import Path
 
 from kveik.bench.workload import HIT_REPEATS, Measurement, Route, Row, cold_repeats, rows
 from kveik.engine.client import MAX_TOP_LOGPROBS, Completion, CompletionRequest
-from kveik.engine.launch import Engine
 from kveik.errors import VerifyError
 from kveik.verify.prompts import Prompt, build_prompt
-from kveik.verify.proof import Say
+from kveik.verify.proof import Say, Subject
 from kveik.verify.settle import wait_counted, wait_saved
 from kveik.verify.testbed import Testbed, TestbedSpec
 
@@ -46,42 +45,41 @@ class DemoPlan:
 
 
 class Demo:
-    """One demonstration on a running testbed. Each run has its own cache salt, so cold is cold."""
+    """One demonstration on two running engines; the first must be restartable.
 
-    def __init__(self, plan: DemoPlan, testbed: Testbed, say: Say) -> None:
-        self._plan = plan
-        self._testbed = testbed
+    Each run has its own cache salt, so cold is cold. ``answer_tokens`` is the length of each answer.
+    """
+
+    def __init__(self, first: Subject, second: Subject, answer_tokens: int, say: Say) -> None:
+        self._first, self._second = first, second
+        self._answer_tokens = answer_tokens
         self._say = say
         self._salt = f"kveik-demo-{secrets.token_hex(8)}"
-        self._first, self._second = testbed.engines
 
-    def run(self) -> list[Row]:
-        """All lengths over all routes. Raises EngineError or VerifyError when that is not possible."""
-        prompts = [self._prompts(length) for length in self._plan.lengths]
+    def run(self, lengths: Sequence[int]) -> list[Row]:
+        """All lengths (tokens) over all routes. Raises EngineError or VerifyError when that is not possible."""
+        if self._first.restart is None:
+            raise VerifyError(f"{self._first.name} cannot be restarted")
+        prompts = [self._prompts(length) for length in lengths]
         for engine in (self._first, self._second):
-            self._warm_up(engine)
+            self._warm_up(engine, min(512, max(lengths)))
         measurements = []
         for same_length in prompts:
             measurements += [self._cold(same_length), self._hits(Route.LOCAL, same_length[0], self._first)]
         for same_length in prompts:
             measurements.append(self._hits(Route.OTHER, same_length[0], self._second))
-        self._testbed.restart(self._first)
-        self._warm_up(self._first)
+        self._first.restart()
+        self._warm_up(self._first, min(512, max(lengths)))
         for same_length in prompts:
             measurements.append(self._hits(Route.RESTART, same_length[0], self._first))
         return rows(measurements)
 
     def _prompts(self, tokens: int) -> list[Prompt]:
-        engine = self._first
-        return [
-            build_prompt(lambda text: engine.client.tokenize(text, engine.model_name), "en", tokens, seed)
-            for seed in range(cold_repeats(tokens))
-        ]
+        return [build_prompt(self._first.tokenize, "en", tokens, seed) for seed in range(cold_repeats(tokens))]
 
-    def _warm_up(self, engine: Engine) -> None:
+    def _warm_up(self, engine: Subject, tokens: int) -> None:
         """The first requests of a process pay for things that no route is to blame for."""
-        tokens = min(512, max(self._plan.lengths))
-        prompt = build_prompt(lambda text: engine.client.tokenize(text, engine.model_name), "en", tokens, 99)
+        prompt = build_prompt(engine.tokenize, "en", tokens, 99)
         for salt in (f"warm-up-{secrets.token_hex(4)}",) * 2:
             self._ask(prompt, engine, salt)
 
@@ -101,7 +99,7 @@ class Demo:
         self._announce(measured)
         return measured
 
-    def _hits(self, route: Route, prompt: Prompt, engine: Engine) -> Measurement:
+    def _hits(self, route: Route, prompt: Prompt, engine: Subject) -> Measurement:
         answers, hits = [], []
         for _ in range(HIT_REPEATS):
             if route.shared:
@@ -122,9 +120,9 @@ class Demo:
         """Prompts of all lengths begin alike; their salts keep them apart."""
         return f"{self._salt}-{prompt.tokens}-{seed}"
 
-    def _ask(self, prompt: Prompt, engine: Engine, salt: str) -> Completion:
-        request = CompletionRequest(prompt.token_ids, self._plan.answer_tokens, MAX_TOP_LOGPROBS, salt)
-        return engine.client.complete(request, engine.model_name)
+    def _ask(self, prompt: Prompt, engine: Subject, salt: str) -> Completion:
+        request = CompletionRequest(prompt.token_ids, self._answer_tokens, MAX_TOP_LOGPROBS, salt)
+        return engine.client.complete(request, engine.model)
 
     def _announce(self, measured: Measurement) -> None:
         spread = f"{min(measured.ttfts_s):.3f}..{max(measured.ttfts_s):.3f}"
@@ -138,6 +136,7 @@ class Demo:
 def demonstrate(plan: DemoPlan, say: Say) -> list[Row]:
     """Start everything, measure, stop everything. Raises as the parts do."""
     with Testbed(plan.testbed, say) as testbed:
-        measured = Demo(plan, testbed, say).run()
+        first, second = testbed.subjects()
+        measured = Demo(first, second, plan.answer_tokens, say).run(plan.lengths)
         say("stopping the engines and the agent")
     return measured

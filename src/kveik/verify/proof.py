@@ -34,6 +34,10 @@ class Subject:
     model: str
     restart: Callable[[], None] | None = None
 
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Text to token ids, as this engine's model wants them."""
+        return self.client.tokenize(text, self.model)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProofPlan:

@@ -5,10 +5,14 @@ Ctrl-C; if this process is killed, the tethers end the rest.
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +22,7 @@ from typing import Any, Self
 from kveik.engine.launch import Engine, EngineSpec, check_engine_python, start_agent
 from kveik.engine.process import ServerProcess, free_port
 from kveik.errors import ConfigError
+from kveik.verify.proof import Subject
 
 DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs is what is wanted
@@ -65,6 +70,7 @@ class Testbed:
         check_engine_python(self.spec.engine_python)
         config = read_model_config(self.spec.model)
         with contextlib.ExitStack() as stack:
+            _end_cleanly_on_sigterm(stack)
             folder = Path(tempfile.mkdtemp(prefix="kveik-testbed-"))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             try:
@@ -82,6 +88,14 @@ class Testbed:
             self._keep_logs(self.agent.log.parent)
         self._stack.close()
 
+    def subjects(self) -> tuple[Subject, Subject]:
+        """Both engines, as proofs and demonstrations want them."""
+        first, second = (
+            Subject(engine.spec.name, engine.client, engine.model_name, functools.partial(self.restart, engine))
+            for engine in self.engines
+        )
+        return first, second
+
     def restart(self, engine: Engine) -> None:
         """kill -9 of the engine's whole process group, and the same engine again."""
         seconds = engine.kill_and_restart()
@@ -92,7 +106,9 @@ class Testbed:
         self._say("agent is ready")
         for number, name in enumerate(("engine-a", "engine-b")):
             engine = Engine(self._engine_spec(name, number, folder, token_bytes), os.environ, folder)
-            self.engines.append(stack.enter_context(engine))
+            self.engines.append(engine)
+            # Nothing of these engines is worth an orderly end, which takes seconds.
+            stack.callback(engine.process.kill)
             engine.start()
         for engine in self.engines:
             self._say(f"{engine.spec.name} is starting ({self.spec.model.name}, {self.spec.dtype})")
@@ -146,6 +162,13 @@ class Testbed:
             for log in logs:
                 shutil.copy(log, kept)
             self._say(f"the logs are kept in {kept}")
+
+
+def _end_cleanly_on_sigterm(stack: contextlib.ExitStack) -> None:
+    """While the testbed runs, SIGTERM ends the program as an exception does: with clean-up."""
+    if threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        stack.callback(signal.signal, signal.SIGTERM, before)
 
 
 def core_of(number: int, cores: Sequence[int]) -> str:

@@ -143,11 +143,7 @@ def prove_started(
     )
     options = TrialOptions(**{**_fields(options), "dtype": spec.dtype, "window_tokens": window, "read_back": True})
     with Testbed(spec, say) as testbed:
-        engines = testbed.engines
-        first = Subject(
-            "engine-a", engines[0].client, engines[0].model_name, restart=lambda: testbed.restart(engines[0])
-        )
-        second = Subject("engine-b", engines[1].client, engines[1].model_name)
+        first, second = testbed.subjects()
         return prove(first, second, options, say)
 
 
@@ -203,9 +199,7 @@ def _prompts(first: Subject, facts: EngineFacts, options: TrialOptions) -> list[
     lengths = list(options.lengths) or boundary_lengths(facts.unit_tokens, options.window_tokens, limit)
     if too_long := [length for length in lengths if length > limit]:
         raise VerifyError(f"a prompt of {too_long[0]} tokens does not fit; the engine allows {limit} with the answer")
-    prompts = build_prompts(
-        lambda text: first.client.tokenize(text, first.model), options.languages, lengths, options.seed
-    )
+    prompts = build_prompts(first.tokenize, options.languages, lengths, options.seed)
     total = sum(prompt.tokens + options.answer_tokens + facts.unit_tokens for prompt in prompts)
     if facts.cache_tokens and total > facts.cache_tokens:
         raise VerifyError(

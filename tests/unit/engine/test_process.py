@@ -38,7 +38,7 @@ def eventually(condition: Callable[[], bool], patience_s: float = 10.0) -> bool:
 
 def alive(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
