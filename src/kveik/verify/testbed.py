@@ -75,7 +75,7 @@ class Testbed:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             try:
                 self._start(stack, folder, kv_bytes_per_token(config, self.spec.dtype))
-            except BaseException:
+            except Exception:
                 self._keep_logs(folder)
                 raise
             self._stack = stack.pop_all()
@@ -84,7 +84,7 @@ class Testbed:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None and issubclass(kind, Exception):
             self._keep_logs(self.agent.log.parent)
         self._stack.close()
 
