@@ -175,6 +175,13 @@ def save_blocks(
     return refs
 
 
+def room_end_tokens(shape: Shape, start_tokens: int, room_blocks: int) -> int:
+    """How far a save that starts at ``start_tokens`` may go when only so many blocks may be held."""
+    unit = shape.unit_tokens
+    blocks_per_unit = sum(unit // group.block_tokens for group in shape.groups)
+    return (start_tokens // unit + max(0, room_blocks) // blocks_per_unit) * unit
+
+
 def surviving_tokens(
     shape: Shape, loaded: Sequence[BlockRef], failed: frozenset[tuple[int, bytes]], local_tokens: int, hit_tokens: int
 ) -> int:

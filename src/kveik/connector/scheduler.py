@@ -329,11 +329,18 @@ class SchedulerSide:
             if state is not None:
                 self._save(state.request, self._boundary_states(state.request, entries))
 
-    def _save_new_blocks(self, state: RequestState, tables: Sequence[Sequence[int]]) -> None:
+    def _room(self) -> int:
+        """How many more blocks of the engine may be held: half of its pool at most."""
+        assert self._pool is not None, "vLLM binds the block pool before the first step"
+        return min(self._settings.save_queue_blocks, self._pool.num_gpu_blocks // 2) - self._pinned_blocks
+
+    def _save_new_blocks(self, state: RequestState, tables: Sequence[Sequence[int]], *, ended: bool = False) -> None:
         hashes = state.request.block_hashes
         end = min(state.computed_tokens, len(hashes) * self._shape.hash_tokens)
         if not self._settings.save_decoded:
             end = min(end, state.request.num_prompt_tokens)
+        if not ended:  # what finds no room waits for the next step
+            end = min(end, plan.room_end_tokens(self._shape, state.saved_tokens, self._room()))
         if end > state.saved_tokens:
             refs = plan.save_blocks(self._shape, hashes, tables, state.saved_tokens, end, self._state_groups)
             state.saved_tokens = end
@@ -357,13 +364,13 @@ class SchedulerSide:
         namespace = self._namespace(request)
         if not refs or not namespace:
             return
-        assert self._pool is not None, "vLLM binds the block pool before the first step"
-        room = min(self._settings.save_queue_blocks, self._pool.num_gpu_blocks // 4) - self._pinned_blocks
+        room = max(0, self._room())
         if room < len(refs):
-            self._stats.add("save_dropped_blocks", len(refs) - max(0, room), reason="queue_full")
-            refs = refs[: max(0, room)]
+            self._stats.add("save_dropped_blocks", len(refs) - room, reason="queue_full")
+            refs = refs[:room]
         if not refs:
             return
+        assert self._pool is not None
         block_ids = sorted({ref.block_id for ref in refs})
         self._pool.touch([self._pool.blocks[block_id] for block_id in block_ids])
         self._next_job += 1
@@ -437,7 +444,7 @@ class SchedulerSide:
         if state.pending is not None:
             state.pending.future.cancel()
         if state.load is None and state.started and self._settings.save and self._attached:
-            self._save_new_blocks(state, tables)
+            self._save_new_blocks(state, tables, ended=True)
 
     @property
     def has_saves_under_way(self) -> bool:

@@ -149,6 +149,21 @@ class TestSave:
         assert saved == plan.save_blocks(ONE, hashes(13), (table,), 0, ends[-1])
 
 
+class TestRoom:
+    @pytest.mark.parametrize(("start", "room", "end"), [(0, 3, 48), (20, 2, 48), (0, 0, 0), (16, -5, 16)])
+    def test_a_save_goes_as_far_as_its_blocks_may_be_held(self, start: int, room: int, end: int) -> None:
+        assert plan.room_end_tokens(ONE, start, room) == end
+
+    def test_all_groups_count(self) -> None:
+        assert plan.room_end_tokens(STATEFUL, 0, 7) == 64
+
+    @given(st.integers(0, 300), st.integers(-3, 40))
+    def test_what_fits_is_never_more_than_the_room(self, start: int, room: int) -> None:
+        end = plan.room_end_tokens(HYBRID, start, room)
+        table = list(range(1, 100))
+        assert len(plan.save_blocks(HYBRID, hashes(99), (table, table), start, end)) <= max(0, room)
+
+
 class TestSurvivors:
     REFS: ClassVar = [BlockRef(0, 10 + index, hashes(4)[index]) for index in range(4)]
 

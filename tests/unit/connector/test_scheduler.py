@@ -313,7 +313,21 @@ class TestSaves:
         bench, asked = Bench(save_queue_blocks=4), request()
         bench.side.add(asked)
         (job,) = bench.side.plan_step(step({"r": self.TABLE}, r=100)).saves
-        assert len(job.blocks) == 4
+        assert [ref.block_id for ref in job.blocks] == [10, 11, 12, 13]
+        asked.num_computed_tokens = 100
+        assert bench.side.plan_step(step({"r": self.TABLE}, r=1)).saves == []
+        bench.side.step_done(KveikWorkerMetadata(saved={job.job_id: 1}))
+        (rest,) = bench.side.plan_step(step({"r": self.TABLE}, r=1)).saves
+        assert [ref.block_id for ref in rest.blocks] == [14, 15], "what found no room is saved when there is some"
+        assert bench.count("save_dropped_blocks|reason=queue_full") == 0
+
+    def test_what_finds_no_room_when_the_request_ends_is_dropped_and_counted(self) -> None:
+        bench, asked = Bench(save_queue_blocks=4), request()
+        bench.side.add(asked)
+        bench.side.plan_step(step({"r": self.TABLE}, r=100))
+        asked.num_computed_tokens = 100
+        bench.side.finished(asked, self.TABLE)
+        assert bench.side.plan_step(step(finished={"r"})).saves == []
         assert bench.count("save_dropped_blocks|reason=queue_full") == 2
 
     def test_without_an_agent_nothing_is_held(self) -> None:
