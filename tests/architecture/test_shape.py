@@ -16,7 +16,6 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # The supervision loops: whatever goes wrong in one piece of work, the loop goes on with the next.
 MAY_CATCH_EVERYTHING = {
-    "agent/link.py": 1,  # a failing callback must not end the attempts to attach
     "agent/server.py": 2,  # one client's message, or one tidying up, must not end the agent
     "connector/worker.py": 2,  # a load or save that fails must not end the engine: it computes
     "store/guarded.py": 1,  # a store's fault becomes the result of its keys

@@ -5,18 +5,23 @@ import threading
 from collections.abc import Callable, Mapping
 
 from kveik.agent.client import AgentClient, default_socket_path
-from kveik.errors import AgentError
+from kveik.errors import AgentError, KveikError
 from kveik.records import Listener, StateRecord, ignore
 
 RETRY_MIN_S = 0.5
 RETRY_MAX_S = 5.0
+
+#: How ``on_attach`` says that it cannot use a client now: Kveik's errors, the system's, and those of
+#: devices (torch raises ``RuntimeError``). Anything else is a mistake in the program and ends the link.
+_REFUSALS = (KveikError, OSError, RuntimeError)
 
 
 class AgentLink:
     """A background thread that keeps a connection to the agent.
 
     ``client`` is the attached client, or None. ``on_attach`` gets each new client before it is
-    shown; ``on_detach`` gets one whose connection broke, which the link closes afterwards. Both
+    shown, and may raise :class:`KveikError`, ``OSError`` or ``RuntimeError`` to be asked again with a
+    later one; ``on_detach`` gets one whose connection broke, which the link closes afterwards. Both
     run on the link's thread. An old arena stays mapped until its last slice is dropped.
     """
 
@@ -90,8 +95,8 @@ class AgentLink:
         try:
             if self._on_attach is not None:
                 self._on_attach(client)
-        except Exception as error:  # noqa: BLE001
-            # Supervision: a user's failing callback must not end the attempts for ever.
+        except _REFUSALS as error:
+            # The device may take the arena at the next attempt.
             client.close()
             self._tell_problem(f"attaching failed: {error!r}")
             return None

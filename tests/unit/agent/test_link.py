@@ -7,6 +7,7 @@ from kveik.agent import link
 from kveik.agent.client import AgentClient
 from kveik.agent.link import AgentLink
 from kveik.clock import Deadline
+from kveik.errors import ArenaError
 from kveik.records import Record, StateRecord
 from tests.agents import load_blocks, running_agent, some_keys, store_blocks, wait_until
 
@@ -80,14 +81,17 @@ def test_it_tells_once_that_no_agent_is_there(tmp_path: Path) -> None:
     assert "no agent at" in records[0].why
 
 
-def test_a_callback_that_fails_once_is_tried_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "refusal", [RuntimeError("the device refused"), OSError("the device refused"), ArenaError("the device refused")]
+)
+def test_a_callback_that_refuses_once_is_asked_again(tmp_path: Path, refusal: Exception) -> None:
     calls: list[AgentClient] = []
     records: list[Record] = []
 
     def attach(client: AgentClient) -> None:
         calls.append(client)
         if len(calls) == 1:
-            raise RuntimeError("the device refused")
+            raise refusal
 
     with running_agent(tmp_path):
         linked = link_to(tmp_path, on_attach=attach, listener=records.append)
