@@ -5,13 +5,15 @@ Where: one engine with Kveik's connector and its agent, one with LMCache's multi
 and its server; both caches hold blocks in shared memory of the same size.
 Each round: both engines answer a new prompt cold. Then the engines' own caches are emptied the same
 way before each request, and both answer it from their shared cache, in turn; who is first changes
-with each round.
+with each round. LMCache hands over a prompt that ends with a block up to its last token; Kveik's setting
+``whole_prompt_hits`` does the same here, where by default it splits prompts as the engine's own cache does.
 
 LMCache's in-process connector is left out: version 0.5.6 has none for CPUs
 ("No supported cpu connector found", then it serves without a cache).
 """
 
 import argparse
+from dataclasses import replace
 
 from benchmarks.options import Recorder, lengths_option, parser, rig_spec, say
 from benchmarks.request import cold, external_hit, unique_prompts
@@ -27,17 +29,17 @@ KVEIK, LMCACHE = "Kveik", "LMCache"
 def main() -> None:
     """Measure, print and write down."""
     options = parser(__doc__ or "", rounds=4, engine_environment=".venv-lmcache")
-    lengths_option(options)
+    lengths_option(options, (512, 700, 1024, 2048, 3000, 4096, 7000))
     options.add_argument("--repeats", type=int, default=4, help="hits of each side for each prompt")
     given = options.parse_args()
     question = f"TTFT of external hits, {given.model.name}, {given.dtype}: Kveik against LMCache"
     recorder = Recorder("against-lmcache", question, given)
-    with Rig(rig_spec(given), say) as rig:
+    spec = replace(rig_spec(given), connector={"whole_prompt_hits": True})
+    with recorder.writing(conditions(given), claims(given.tokens)), Rig(spec, say) as rig:
         rig.start_agent()
         rig.start_lmcache_server()
         engines = {KVEIK: rig.kveik_engine("kveik-engine"), LMCACHE: rig.lmcache_engine("lmcache-engine")}
         measure_rounds(given, recorder, engines)
-    recorder.finish(conditions(given), claims(given.tokens))
 
 
 def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: dict[str, Engine]) -> None:
@@ -87,6 +89,7 @@ def conditions(given: argparse.Namespace) -> dict[str, str]:
         "model": f"{given.model.name}, {given.dtype}",
         "engines": f"one for each side, both computing on core {given.core}, eager; they take turns",
         "emptied before each hit": "the engine's own prefix cache, by POST /reset_prefix_cache on both",
+        "Kveik": "arena in shared memory; whole_prompt_hits is on, since LMCache always loads to the prompt's end",
         "LMCache": "multiprocess server, transfer mode auto with shared memory, chunks of 256 tokens (default)",
         "rounds": f"{given.rounds} prompts a length, {given.repeats} hits of each side for a prompt",
     }

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -36,9 +36,9 @@ def parser(text: str, *, rounds: int, engine_environment: str = ".venv-vllm") ->
     return options
 
 
-def lengths_option(options: argparse.ArgumentParser) -> None:
+def lengths_option(options: argparse.ArgumentParser, lengths: Sequence[int] = LENGTHS) -> None:
     """The option that chooses prompt lengths."""
-    options.add_argument("--tokens", type=int, nargs="+", default=list(LENGTHS), help="prompt lengths")
+    options.add_argument("--tokens", type=int, nargs="+", default=list(lengths), help="prompt lengths")
 
 
 def rig_spec(given: argparse.Namespace) -> RigSpec:
@@ -75,8 +75,22 @@ class Recorder:
         shown = ", ".join(f"{label} {min(values):.3f}..{max(values):.3f}" for label, values in one.samples.items())
         say(f"{group}: {shown} {unit}; others took {one.foreign_cores:.2f} cores")
 
-    def finish(self, conditions: dict[str, str], claims: list[Claim]) -> Result:
-        """Print the result and write the files that the options name."""
+    @contextmanager
+    def writing(self, conditions: dict[str, str], claims: list[Claim]) -> Iterator[None]:
+        """Print the result at the end and write the files that the options name.
+
+        When something fails or a person stops it, that is done with the rounds there are, which says so.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._write({**conditions, "cut short": f"{type(error).__name__}, after the rounds below"}, claims)
+            raise
+        self._write(conditions, claims)
+
+    def _write(self, conditions: dict[str, str], claims: list[Claim]) -> None:
+        if not self._groups:
+            return
         result = Result(
             benchmark=self._benchmark,
             question=self._question,
@@ -86,7 +100,7 @@ class Recorder:
             finished=_now(),
             load_average_before=round(self._load_average, 2),
             groups=list(self._groups.values()),
-            claims=claims,
+            claims=[claim for claim in claims if claim.group in self._groups],
         )
         if self._given.json:
             self._given.json.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +108,6 @@ class Recorder:
         if self._given.plot:
             plot(result, self._given.plot)
         print_result(result)
-        return result
 
 
 def _now() -> str:

@@ -20,7 +20,7 @@ from kveik.engine.launch import Engine
 from kveik.verify.prompts import Prompt
 
 WITH, WITHOUT = "with connector", "without"
-COLD_TOKENS = (1024, 4096)
+COLD_TOKENS = (1024, 2048)
 DECODE_PROMPT_TOKENS, DECODED_TOKENS, STREAMS = 130, 384, 8
 LEAST_SHARE = 0.97
 
@@ -32,11 +32,10 @@ def main() -> None:
     given = parser(__doc__ or "", rounds=8).parse_args()
     question = f"With Kveik's connector against without, nothing cached: {given.model.name}, {given.dtype}"
     recorder = Recorder("overhead", question, given)
-    with Rig(rig_spec(given), say) as rig:
+    with recorder.writing(conditions(given), claims()), Rig(rig_spec(given), say) as rig:
         rig.start_agent()
         engines = {WITH: rig.kveik_engine("with-connector"), WITHOUT: rig.plain_engine("without")}
         measure_rounds(given, recorder, engines)
-    recorder.finish(conditions(given), claims())
 
 
 def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: dict[str, Engine]) -> None:

@@ -20,7 +20,8 @@ def main() -> None:
     """Measure, print and write down."""
     given = parser(__doc__ or "", rounds=4).parse_args()
     recorder = Recorder("startup", f"Engine start-up with Kveik's connector and without, {given.model.name}", given)
-    with Rig(rig_spec(given), say) as rig:
+    claim = Claim(group=GROUP, first=WITH, second=WITHOUT, direction="at most", bound=MOST_LONGER_S, kind="difference")
+    with recorder.writing(conditions(given), [claim]), Rig(rig_spec(given), say) as rig:
         rig.start_agent()
         for label in (WITH, WITHOUT):
             say(f"not counted: {label} {start(rig, label):.1f} s")
@@ -29,8 +30,6 @@ def main() -> None:
             with recorder.round(GROUP) as one:
                 for label in order:
                     one.add(label, start(rig, label))
-    claim = Claim(group=GROUP, first=WITH, second=WITHOUT, direction="at most", bound=MOST_LONGER_S, kind="difference")
-    recorder.finish(conditions(given), [claim])
 
 
 def start(rig: Rig, label: str) -> float:

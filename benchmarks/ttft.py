@@ -27,11 +27,10 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=3, help="hits measured for each cold run")
     given = options.parse_args()
     recorder = Recorder("ttft", f"TTFT of {given.model.name}, {given.dtype}: cold, local hit, external hit", given)
-    with Rig(rig_spec(given), say) as rig:
+    with recorder.writing(conditions(given), claims(given.tokens)), Rig(rig_spec(given), say) as rig:
         rig.start_agent()
         engines = [rig.kveik_engine("engine-a"), rig.kveik_engine("engine-b")]
         measure_rounds(given, recorder, engines)
-    recorder.finish(conditions(given), claims(given.tokens))
 
 
 def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: list[Engine]) -> None:
@@ -77,7 +76,7 @@ def conditions(given: argparse.Namespace) -> dict[str, str]:
         "measured": "seconds from sending the HTTP request to the first streamed token, one request at a time",
         "model": f"{given.model.name}, {given.dtype}",
         "engines": f"two, both computing on core {given.core}, eager; they take turns",
-        "cache": "agent's arena in shared memory, no tier below it",
+        "cache": "agent's arena in shared memory, no tier below it; lookup deadline 2 s, so that busy minutes show",
         "rounds": f"{given.rounds} prompts a length, {given.repeats} hits of each kind for a prompt",
     }
 

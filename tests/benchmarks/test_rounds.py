@@ -1,14 +1,17 @@
 """How the benchmarks lay out their rounds, seen through engines that note what they are asked."""
 
 import argparse
+import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks import against_lmcache, overhead, request, ttft
 from benchmarks.options import Recorder
 from benchmarks.request import cold, external_hit, local_hit
-from benchmarks.result import BenchmarkError, Round
+from benchmarks.result import BenchmarkError, Claim, Result, Round
 from kveik.engine.client import Completion, CompletionRequest
 from kveik.verify.prompts import Prompt
 
@@ -120,3 +123,23 @@ def test_a_round_notes_how_many_tokens_came_from_a_cache(calls: list[str]) -> No
     one = Round()
     ttft.measure_round(one, a, b, prompt(), repeats=1)  # type: ignore[arg-type]
     assert one.hit_tokens == {ttft.COLD: 0, ttft.EXTERNAL: 256, ttft.LOCAL: 256}
+
+
+def test_what_was_measured_before_a_failure_is_kept_and_says_so(tmp_path: Path) -> None:
+    given = options(json=tmp_path / "r.json", plot=None, engine_python=sys.executable)
+    recorder = Recorder("b", "q", given)
+    claims = [Claim(group=group, first="a", second="b", direction="at most", bound=1.0) for group in ("g", "never")]
+
+    def measure() -> None:
+        with recorder.writing({"where": "here"}, claims):
+            with recorder.round("g") as one:
+                one.add("a", 1.0)
+                one.add("b", 2.0)
+            raise BenchmarkError("the engine died")
+
+    with pytest.raises(BenchmarkError, match="the engine died"):
+        measure()
+    result = msgspec.json.decode((tmp_path / "r.json").read_bytes(), type=Result)
+    assert result.conditions["cut short"] == "BenchmarkError, after the rounds below"
+    assert [claim.group for claim in result.claims] == ["g"]
+    assert result.group("g").rounds[0].samples == {"a": [1.0], "b": [2.0]}
