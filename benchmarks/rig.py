@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -53,6 +54,8 @@ class Rig:
         self._lmcache_port = 0
 
     def __enter__(self) -> Self:
+        # A plain SIGTERM would leave the arena behind.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}"))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
