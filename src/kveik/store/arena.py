@@ -307,7 +307,7 @@ class Arena:
     def _doom(self, slot: int) -> None:
         self._remove_from_index(slot)
         if self._table.pins[slot] > 0:
-            self._table.state[slot] = SlotState.DOOMED
+            self._table.mark_doomed(slot)
         else:
             self._table.free(slot)
 

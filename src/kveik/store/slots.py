@@ -127,6 +127,8 @@ class SlotTable:
     def take(self, slot_bytes: int, count: int) -> list[int]:
         """Up to ``count`` free slots of this size, from free slabs if its own are full."""
         slots: list[int] = []
+        if count == 0:  # an empty slab must not be given to this size for nothing
+            return slots
         for slab in self._slabs_with_room(slot_bytes):
             while len(slots) < count and (slot := slab.take()) is not None:
                 slots.append(slot)
@@ -175,6 +177,12 @@ class SlotTable:
         slab = self.slab_of(slot)
         self.state[slot] = SlotState.COMMITTED
         self.file.records(slab.number, slab.count)["state"][slot - slab.first_slot] = RECORD_COMMITTED
+
+    def mark_doomed(self, slot: int) -> None:
+        """The slot's block is given up while somebody still reads it: a later agent must not find it."""
+        slab = self.slab_of(slot)
+        self.state[slot] = SlotState.DOOMED
+        self.file.records(slab.number, slab.count)["state"][slot - slab.first_slot] = RECORD_FREE
 
     def free(self, slot: int) -> None:
         """The slot holds nothing any more; an empty slab returns to the pool."""

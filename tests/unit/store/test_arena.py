@@ -297,3 +297,14 @@ def test_many_threads_leave_every_block_whole_and_nothing_pinned(arena: Arena) -
 def test_its_text_form_states_the_counts(arena: Arena) -> None:
     store(arena, some_keys(8))
     assert repr(arena) == "Arena(8 blocks, 0 pinned, 2/4 slabs free)"
+
+
+def test_a_request_that_needs_no_slot_takes_no_slab(arena: Arena) -> None:
+    """An empty slab given to a size for nothing would look like the oldest one of all, with nothing to evict."""
+    small = some_keys(7)
+    store(arena, small)  # one slab, full
+    assert {answer.reason for answer in arena.reserve(small, SIZE, ME)} == {"exists"}
+    assert arena.reserve([], 60 * KIB, ME) == []
+    assert arena.stats().free_slabs == 3
+    store(arena, some_keys(3), 100 * KIB)
+    assert all(present(arena, small))

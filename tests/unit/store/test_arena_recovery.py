@@ -112,6 +112,27 @@ def test_a_dropped_block_does_not_come_back(reopen: Reopen) -> None:
     assert [key for key, _ in reopen().recovered.blocks] == keys[:1]
 
 
+def test_a_block_dropped_while_somebody_reads_it_does_not_come_back_either(reopen: Reopen) -> None:
+    keys = some_keys(3)
+    arena = reopen()
+    store(arena, keys)
+    arena.pin(keys[1:])
+    arena.drop_namespace(b"")
+    arena = reopen()
+    assert arena.recovered.blocks == []
+    assert arena.stats().free_slabs == 4
+
+
+def test_a_corrupt_block_that_a_reader_holds_does_not_come_back_either(reopen: Reopen) -> None:
+    keys = some_keys(2)
+    arena = reopen()
+    slots = store(arena, keys)
+    arena.pin(keys)
+    arena.view(slots[0])[HEADER_BYTES] ^= 1
+    assert not arena.check(slots[0])
+    assert [key for key, _ in reopen().recovered.blocks] == keys[1:]
+
+
 def test_a_slot_whose_writer_is_gone_is_free(reopen: Reopen) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     writer = Writer.of(process.pid)
