@@ -170,7 +170,10 @@ class Report(Message, frozen=True):
 
 
 class Drop(Message, frozen=True):
-    """Delete blocks in all tiers: of one namespace, or all (empty digest). For tools and tests."""
+    """Delete what the arena holds of one namespace, or all of it (empty digest), there and in the lower tiers.
+
+    Blocks that only a lower tier has stay. For tools and tests.
+    """
 
     namespace: bytes
 
