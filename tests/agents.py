@@ -130,8 +130,14 @@ class AgentProcess:
         return (self.folder / "agent.log").read_text()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the agent."""
+        """Send a signal to the agent; after SIGSTOP every thread of it has stopped."""
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            wait_until(self._has_stopped, "the agent has stopped")
+
+    def _has_stopped(self) -> bool:
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
 
     def kill(self) -> None:
         """``kill -9``, and wait until the process is gone."""
