@@ -110,3 +110,68 @@ def test_a_policy_of_one_failure_opens_at_the_first(failures: int) -> None:
     breaker = Breaker(BreakerPolicy(failures=failures)).failed(0.0)
 
     assert (breaker.state == OPEN) == (failures == 1)
+
+
+class SimpleBreaker:
+    """The state diagram at the top of the module, written down again in the plainest way."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.pause_s = 0.0
+        self.closed_again_s: float | None = None  # None: closed
+        self.trial = False
+
+    def permit(self, now_s: float) -> bool:
+        if self.closed_again_s is None:
+            return True
+        if now_s < self.closed_again_s:
+            return False
+        self.trial, self.closed_again_s = True, now_s + self.pause_s
+        return True
+
+    def succeed(self) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    def fail(self, now_s: float, timed_out: bool) -> None:
+        if self.closed_again_s is not None and not self.trial:
+            return
+        self.failures += POLICY.failures if timed_out else 1
+        if self.trial or self.failures >= POLICY.failures:
+            self.pause_s = min(2 * self.pause_s, POLICY.open_max_s) if self.trial else POLICY.open_s
+            self.closed_again_s, self.trial = now_s + self.pause_s, False
+
+
+@given(st.lists(st.tuples(st.sampled_from(["permit", "fail", "time out", "succeed"]), st.integers(0, 20)), max_size=80))
+def test_it_does_what_the_state_diagram_says_for_any_history(events: list[tuple[str, int]]) -> None:
+    breaker, simple, now_s = Breaker(POLICY), SimpleBreaker(), 0.0
+    for event, quarters in events:
+        now_s += quarters / 4
+        match event:
+            case "permit":
+                breaker, permitted = breaker.permit(now_s)
+                assert permitted == simple.permit(now_s)
+            case "succeed":
+                breaker = breaker.succeeded()
+                simple.succeed()
+            case _:
+                breaker = breaker.failed(now_s, timed_out=event == "time out")
+                simple.fail(now_s, event == "time out")
+        assert (breaker.state == CLOSED) == (simple.closed_again_s is None)
+        assert (breaker.state == HALF_OPEN) == simple.trial
+
+
+@given(st.lists(st.sampled_from(["fail", "time out"]), min_size=1, max_size=30))
+def test_a_pause_never_passes_the_longest_one(kinds: list[str]) -> None:
+    breaker = opened()
+    for kind in kinds:
+        breaker = breaker.permit(breaker.until_s)[0].failed(breaker.until_s, timed_out=kind == "time out")
+        assert POLICY.open_s <= breaker.pause_s <= POLICY.open_max_s
+
+
+def test_a_breaker_is_a_value_that_no_transition_changes() -> None:
+    before = opened(100.0)
+    copy = Breaker(POLICY).failed(100.0, timed_out=True)
+    before.permit(200.0)
+    before.failed(200.0)
+    before.succeeded()
+    assert before == copy
