@@ -6,7 +6,8 @@ and digested by the callers, outside the lock. A block is written by ``reserve``
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,11 +97,24 @@ class Arena:
             return [Reservation(reason="too_large")] * len(keys)
         evicted: list[int] = []
         with self._lock:
+            present = [self._index[key] for key in keys if key in self._index]
             absent = {key for key in keys if key not in self._index and key not in self._writing}
-            free = iter(self._make_room(slot_bytes, len(absent), evicted))
+            self._table.touch(np.asarray(present, np.int64))
+            with self._kept(present):  # what the writer need not write must not go to make room for the rest
+                free = iter(self._make_room(slot_bytes, len(absent), evicted))
             answers = [self._reserve_one(key, payload_bytes, writer, free) for key in keys]
         self._tell_evicted(evicted)
         return answers
+
+    @contextmanager
+    def _kept(self, slots: Sequence[int]) -> Iterator[None]:
+        for slot in slots:
+            self._table.pins[slot] += 1
+        try:
+            yield
+        finally:
+            for slot in slots:
+                self._table.pins[slot] -= 1
 
     def _reserve_one(self, key: BlockKey, payload_bytes: int, writer: Writer, free: Iterable[int]) -> Reservation:
         if key in self._index:

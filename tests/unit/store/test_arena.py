@@ -308,3 +308,15 @@ def test_a_request_that_needs_no_slot_takes_no_slab(arena: Arena) -> None:
     assert arena.stats().free_slabs == 3
     store(arena, some_keys(3), 100 * KIB)
     assert all(present(arena, small))
+
+
+def test_what_a_writer_has_already_never_makes_room_for_the_rest_of_its_request(arena: Arena) -> None:
+    """The oldest blocks are in the same request as new ones: others have to go."""
+    keys = some_keys(28)  # all slots of the arena
+    store(arena, keys)
+    answers = arena.reserve([*keys[:3], *some_keys(4)], SIZE, ME)
+    assert [answer.reason for answer in answers] == ["exists"] * 3 + [""] * 4
+    assert present(arena, keys[:3]) == [True] * 3
+    everything = arena.reserve([*keys[:3], *some_keys(28)], SIZE, ME)
+    assert [answer.reason for answer in everything[:3]] == ["exists"] * 3
+    assert present(arena, keys[:3]) == [True] * 3
