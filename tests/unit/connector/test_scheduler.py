@@ -336,3 +336,95 @@ class TestSaves:
         bench.side.add(request())
         assert bench.side.plan_step(step({"r": self.TABLE}, r=100)).saves == []
         assert bench.pool.held == []
+
+
+class TestStates:
+    """Models with states: vLLM hands a state over with its exact block, at the end of a prompt."""
+
+    SHAPE = Shape((GroupSpec(0, GroupKind.FULL, BLOCK), GroupSpec(1, GroupKind.STATE, 2 * BLOCK)), BLOCK)
+
+    def handed_over(self, bench: Bench, *entries: tuple[int, int, int]) -> list[tuple[int, int]]:
+        output = step()
+        output.kv_connector_block_state.boundary_state_offloads = {"r": list(entries)}
+        return [(ref.group, ref.block_id) for job in bench.side.plan_step(output).saves for ref in job.blocks]
+
+    def test_a_state_at_a_block_end_is_saved_under_the_hash_of_that_end(self) -> None:
+        bench, asked = Bench(self.SHAPE), request()
+        bench.side.add(asked)
+        output = step()
+        output.kv_connector_block_state.boundary_state_offloads = {"r": [(1, 40, 64)]}
+        (job,) = bench.side.plan_step(output).saves
+        assert job.blocks == [(1, 40, asked.block_hashes[3])]
+
+    def test_states_between_block_ends_null_blocks_and_unknown_ends_are_left(self) -> None:
+        bench = Bench(self.SHAPE)
+        bench.side.add(request())
+        assert self.handed_over(bench, (1, 40, 48), (1, 0, 64), (1, 41, 640), (7, 42, 64), (1, 43, 32)) == [(1, 43)]
+
+    def test_states_are_not_saved_with_the_other_blocks(self) -> None:
+        bench = Bench(self.SHAPE)
+        bench.side.add(request())
+        (job,) = bench.side.plan_step(step({"r": ([10, 11, 12, 13], [20, 21])}, r=64)).saves
+        assert {ref.group for ref in job.blocks} == {0}
+
+    def test_states_of_unknown_requests_are_left(self) -> None:
+        assert self.handed_over(Bench(self.SHAPE), (1, 40, 64)) == []
+
+
+class TestPlaces:
+    def test_a_hits_tokens_are_told_by_tier(self) -> None:
+        bench, asked = Bench(), request()
+        bench.agent.automatic = b"\1\1\2\2\2\2"
+        assert bench.side.offer(asked, 0) == (96, True)
+        assert bench.side.sources(asked, 96) == {1: 32, 2: 64}
+        assert [bench.side.place_name(place) for place in (1, 2, 9)] == ["arena", "filesystem", ""]
+
+    def test_a_request_without_an_offer_has_no_sources(self) -> None:
+        bench = Bench()
+        assert bench.side.sources(request(), 0) == {}
+        bench.link.client = None  # type: ignore[assignment]
+        assert bench.side.place_name(1) == ""
+
+
+class TestAdapters:
+    def test_a_request_whose_adapter_is_not_identified_neither_hits_nor_saves(self) -> None:
+        bench, asked = Bench(), request()
+        bench.side.open(bench.link, SimpleNamespace(of=lambda adapter: b""))  # type: ignore[arg-type]
+        bench.agent.automatic = b"\1" * 9
+        bench.side.add(asked)
+        assert bench.side.offer(asked, 0) == (0, False)
+        assert bench.side.plan_step(step({"r": TestSaves.TABLE}, r=100)).saves == []
+        assert bench.pool.held == []
+
+    def test_its_namespace_travels_with_every_job(self) -> None:
+        bench, asked = Bench(), request()
+        asked.lora_request = b"a" * 16  # the stand-in names the namespace itself
+        bench.agent.automatic = b"\1" * 9
+        bench.side.add(asked)
+        bench.side.offer(asked, 0)
+        bench.allocate(asked, 96, [1, 2, 3, 4, 5, 6])
+        asked.num_computed_tokens = 96
+        metadata = bench.side.plan_step(step({"r": TestSaves.TABLE}, r=4))
+        assert [job.namespace for job in metadata.loads] == [b"a" * 16]
+
+
+class TestDeadlines:
+    def test_a_load_gets_what_computing_would_take(self) -> None:
+        bench, asked = Bench(), request(tokens=1000)
+        bench.side.plan_step(step(other=800))
+        bench.clock.advance(2.0)
+        bench.side.step_done(None)
+        bench.agent.automatic = b"\1" * 99
+        tokens, _ = bench.side.offer(asked, 0)
+        assert tokens == 992
+        bench.allocate(asked, 992, list(range(1, 63)))
+        (job,) = bench.side.plan_step(step()).loads
+        assert job.deadline_s == pytest.approx(992 / 400)
+
+    def test_a_deadline_that_was_set_is_taken_as_it_is(self) -> None:
+        bench, asked = Bench(load_deadline_s=7.5), request()
+        bench.agent.automatic = b"\1" * 9
+        bench.side.offer(asked, 0)
+        bench.allocate(asked, 96, [1, 2, 3, 4, 5, 6])
+        (job,) = bench.side.plan_step(step()).loads
+        assert job.deadline_s == 7.5
