@@ -1,5 +1,6 @@
 """``kveik verify`` and ``kveik demo`` with engines that they start themselves."""
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,6 @@ def test_the_demonstration_writes_results_and_plot_and_stops_everything(
         assert set(row["routes"]) == {route.name.lower() for route in Route}
         assert row["routes"]["other"]["hit_tokens"] == row["routes"]["local"]["hit_tokens"] > 0
     assert "times faster" in capsys.readouterr().out.splitlines()[-1]
-    if pytest.importorskip("matplotlib"):
+    if importlib.util.find_spec("matplotlib"):  # the plot itself is tested where it is installed
         assert (tmp_path / "ttft.png").stat().st_size > 10_000
     assert no_child_is_left()
