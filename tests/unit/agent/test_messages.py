@@ -178,4 +178,5 @@ class TestLookupKeys:
 
 
 def test_answers_of_different_kinds_are_never_equal() -> None:
-    assert Located(1, []) != Committed(1, [])
+    located: object = Located(1, [])
+    assert located != Committed(1, [])
