@@ -92,6 +92,19 @@ class Completion:
     finish_reason: str
 
 
+def _address(url: str) -> urllib.parse.SplitResult:
+    """The parts of an engine's address. Raises :class:`EngineError` for anything else."""
+    wrong = EngineError(f"{url!r} is no address of an engine, expected http://HOST:PORT")
+    try:
+        parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
+        _ = parts.port  # raises for a port that is none
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or any(map(str.isspace, parts.netloc)):
+        raise wrong
+    return parts
+
+
 class EngineClient:
     """One engine at ``url``. Time-outs in seconds; ``read_timeout_s`` bounds each single wait."""
 
@@ -103,9 +116,7 @@ class EngineClient:
         connect_timeout_s: float = 5.0,
         api_key: str = "",
     ) -> None:
-        parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise EngineError(f"{url!r} is no address of an engine, expected http://HOST:PORT")
+        parts = _address(url)
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
         self._parts = urllib.parse.urlsplit(self.url)
         self._read_timeout_s = read_timeout_s

@@ -88,7 +88,18 @@ def test_an_address_may_end_with_v1_or_a_slash_or_lack_the_scheme(engine: Simula
         assert client.health()
 
 
-@pytest.mark.parametrize("address", ["ftp://somewhere", "http://", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ftp://somewhere",
+        "http://",
+        "file:///etc/passwd",
+        "http://localhost:80x",
+        "http://a b:1",
+        "http://[::1",
+        "h:99999",
+    ],
+)
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(EngineError, match="no address of an engine"):
         EngineClient(address)
