@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kveik.agent import protocol, wire
 from kveik.agent.lookup import KEYS_MAX, located, lookup_keys
-from kveik.agent.protocol import Answer, Committed, Done, Grant, Hello, Located, Lookup, Request
+from kveik.agent.protocol import Answer, Done, Grant, Hello, Lookup, Request
 from kveik.errors import ProtocolError
 from kveik.kv.keys import BlockKey
 
@@ -175,8 +175,3 @@ class TestLookupKeys:
     def test_parts_of_keys_that_no_engine_has_are_refused_in_words(self, request_: Lookup, complaint: str) -> None:
         with pytest.raises(ProtocolError, match=complaint):
             lookup_keys(request_)
-
-
-def test_answers_of_different_kinds_are_never_equal() -> None:
-    located: object = Located(1, [])
-    assert located != Committed(1, [])

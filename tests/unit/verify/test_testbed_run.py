@@ -42,8 +42,11 @@ server.serve_forever()
 
 
 @pytest.fixture(autouse=True)
-def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where testbeds put their folders and logs; short, since sockets lie in it."""
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where testbeds put their folders and logs; short, since sockets lie in it.
+
+    After ``tmp_path``: pytest makes its own folders where temporary files go.
+    """
     folder = Path(tempfile.mkdtemp(prefix="bed-"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
