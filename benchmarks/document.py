@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.agent_path import LIMITS
 from benchmarks.machine import QUIET_CORES, ROOT
-from benchmarks.result import Result, verdicts
+from benchmarks.result import Machine, Result, verdicts
 from benchmarks.show import CLAIMS_HEADER, SAMPLES_HEADER, Row, claim_rows, markdown_table, number, sample_rows
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -24,7 +24,12 @@ INTRODUCTION = """\
 Each benchmark compares things within one run: all sides are measured in turn, shortly after one another, and a claim
 is judged on the median over rounds of the ratio within each round. Ratios carry over to other machines far better than
 the times beside them do. What others computed meanwhile (in cores, time stolen by other virtual machines included) is
-measured too and stated with each result."""
+measured too and stated with each result.
+
+A result that missed its bound stays here when it is measured again: `overhead-cold-2048` repeats, alone and over more
+rounds, the one workload of `overhead` that missed. Which of two caches is faster for a prompt that ends with a block
+depends on one setting of Kveik, `whole_prompt_hits`; `against-lmcache` has it on, `against-lmcache-default-split` has
+it off, as it is by default."""
 
 
 def main() -> None:
@@ -56,7 +61,12 @@ def _overview(results: dict[str, Result]) -> str:
 def _section(name: str, result: Result) -> str:
     lines = [f"## {name}", "", f"{result.question}.", ""]
     lines += [f"- {what}: {how}" for what, how in result.conditions.items()]
-    lines += [f"- machine: {_machine(result)}", f"- versions: {_versions(result)}", f"- when: {_when(result)}", ""]
+    lines += [
+        f"- machine: {_machine(result.machine)}",
+        f"- versions: {_versions(result.machine)}",
+        f"- when: {_when(result)}",
+        "",
+    ]
     image = IMAGES / f"benchmark-{name}.png"
     if image.exists():
         lines += [f"![{result.question}](images/{image.name})", ""]
@@ -66,13 +76,12 @@ def _section(name: str, result: Result) -> str:
     return "\n".join(lines)
 
 
-def _machine(result: Result) -> str:
-    machine = result.machine
+def _machine(machine: Machine) -> str:
     return f"{machine.processor}, {machine.cores} cores, {machine.memory_gib:g} GiB, {machine.system}"
 
 
-def _versions(result: Result) -> str:
-    return ", ".join(f"{package} {version}" for package, version in result.machine.versions.items())
+def _versions(machine: Machine) -> str:
+    return ", ".join(f"{package} {version}" for package, version in machine.versions.items())
 
 
 def _when(result: Result) -> str:
@@ -85,36 +94,42 @@ def _when(result: Result) -> str:
 def _agent_section(measured: dict[str, Any]) -> str:
     ratios = measured["ratio_to_copy"]
     rows: list[Row] = [
-        (
-            way,
-            "GB/s, ratio to a memory copy",
-            f"{rate:.2f}",
-            f"{ratios[way]:.2f}",
-            _wanted(way),
-            _holds(way, ratios[way]),
-        )
+        (way, "GB/s, ratio to a memory copy", f"{rate:.2f}", f"{ratios[way]:.2f}", *_judged(way, ratios[way]))
         for way, rate in measured["gb_per_s"].items()
     ]
-    lookup_ms, index_bytes = measured["lookup_256_ms"], measured["index_bytes_per_block"]
-    rows.append(
-        ("lookup of 256 keys", "ms, median", number(lookup_ms), "", f"under {LIMITS['lookup_256_ms']:g}",
-         "yes" if lookup_ms < LIMITS["lookup_256_ms"] else "NO")
-    )  # fmt: skip
-    rows.append(
-        ("index", "bytes a block", number(index_bytes), "", f"under {LIMITS['index_bytes_per_block']:g}",
-         "yes" if index_bytes < LIMITS["index_bytes_per_block"] else "NO")
-    )  # fmt: skip
-    blocks = f"{measured['blocks']} blocks of {measured['block_bytes'] / (1 << 20):g} MiB"
-    table = markdown_table(("what", "unit", "measured", "ratio", "wanted", "holds"), rows)
-    return f"## {AGENT_PATH}\n\nBlocks through client and arena against a plain memory copy, {blocks}.\n\n{table}"
+    rows += [
+        (what, unit, number(measured[name]), "", f"under {LIMITS[name]:g}", _yes_or_no(measured[name] < LIMITS[name]))
+        for what, unit, name in (
+            ("lookup of 256 keys", "ms, median", "lookup_256_ms"),
+            ("index", "bytes a block", "index_bytes_per_block"),
+        )
+    ]
+    machine = msgspec.convert(measured["machine"], Machine)
+    return "\n".join(
+        [
+            f"## {AGENT_PATH}",
+            "",
+            "Blocks through client and arena, digest included, against a plain memory copy of one thread.",
+            "Rows with 2 threads copy on one core and digest on another, so they use more than the copy does.",
+            "",
+            f"- batch: {measured['blocks']} blocks of {measured['block_bytes'] / (1 << 20):g} MiB",
+            f"- machine: {_machine(machine)}",
+            f"- versions: {_versions(machine)}",
+            f"- when: {measured['finished']}; others took {measured['foreign_cores']:.2f} cores",
+            "",
+            markdown_table(("what", "unit", "measured", "ratio", "wanted", "holds"), rows),
+        ]
+    )
 
 
-def _wanted(way: str) -> str:
-    return f"at least {LIMITS[way]:g}" if way in LIMITS else ""
+def _judged(way: str, ratio: float) -> tuple[str, str]:
+    """What is wanted of one way and whether it holds; empty for rows that are only there to compare with."""
+    limit = LIMITS.get(way.removesuffix(", 2 threads"))
+    return ("", "") if limit is None else (f"at least {limit:g}", _yes_or_no(ratio >= limit))
 
 
-def _holds(way: str, ratio: float) -> str:
-    return "" if way not in LIMITS else "yes" if ratio >= LIMITS[way] else "NO"
+def _yes_or_no(holds: bool) -> str:
+    return "yes" if holds else "NO"
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class Recorder:
         self._question = question
         self._given = given
         self._groups: dict[str, Group] = {}
-        self._started = _now()
+        self._started = now()
         self._load_average = os.getloadavg()[0]
 
     @contextmanager
@@ -97,7 +97,7 @@ class Recorder:
             conditions=conditions,
             machine=describe(self._given.engine_python),
             started=self._started,
-            finished=_now(),
+            finished=now(),
             load_average_before=round(self._load_average, 2),
             groups=list(self._groups.values()),
             claims=[claim for claim in claims if claim.group in self._groups],
@@ -110,5 +110,6 @@ class Recorder:
         print_result(result)
 
 
-def _now() -> str:
+def now() -> str:
+    """The time of day, with its zone, to the minute."""
     return datetime.now().astimezone().isoformat(timespec="minutes")

@@ -5,13 +5,17 @@ those; the page is made of all results that are there.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import time
 
+import msgspec
+
 from benchmarks import document
 from benchmarks.document import AGENT_PATH, IMAGES, RESULTS
-from benchmarks.machine import ROOT
+from benchmarks.machine import ROOT, ForeignLoad, describe
+from benchmarks.options import now
 
 VLLM = str(ROOT / ".venv-vllm" / "bin" / "python")
 LMCACHE = str(ROOT / ".venv-lmcache" / "bin" / "python")
@@ -21,6 +25,7 @@ BENCHMARKS = {
     "ttft-bfloat16": ("ttft", VLLM, ["--dtype", "bfloat16"]),
     "ttft-float32": ("ttft", VLLM, ["--dtype", "float32"]),
     "against-lmcache": ("against_lmcache", LMCACHE, []),
+    "against-lmcache-default-split": ("against_lmcache", LMCACHE, ["--default-split"]),
     "overhead": ("overhead", VLLM, []),
     "startup": ("startup", VLLM, []),
 }
@@ -57,12 +62,21 @@ def run(name: str, options: list[str]) -> bool:
 def run_agent_path() -> bool:
     """The agent's data path, which needs no engine. Whether it could be measured."""
     print(f"--- {AGENT_PATH}", flush=True)
-    command = [sys.executable, "-m", "benchmarks.agent_path", "--json"]
+    command = [sys.executable, "-m", "benchmarks.agent_path", "--json", "--rounds", "60"]
+    load = ForeignLoad()
     output = subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True).stdout
+    foreign_cores = round(load.cores(), 3)
     print(output)
-    if output.startswith("{"):
-        (RESULTS / f"{AGENT_PATH}.json").write_text(output, encoding="utf8")
-    return output.startswith("{")
+    if not output.startswith("{"):
+        return False
+    where = {
+        "machine": msgspec.to_builtins(describe(sys.executable)),
+        "finished": now(),
+        "foreign_cores": foreign_cores,
+    }
+    text = json.dumps({**json.loads(output), **where}, indent=1)
+    (RESULTS / f"{AGENT_PATH}.json").write_text(f"{text}\n", encoding="utf8")
+    return True
 
 
 if __name__ == "__main__":

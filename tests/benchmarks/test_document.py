@@ -60,7 +60,7 @@ def test_a_machine_that_others_used_is_called_not_quiet(tmp_path: Path) -> None:
 
 
 def test_the_agents_own_measurements_are_judged_by_its_limits(tmp_path: Path) -> None:
-    rates = {"copy": 10.0, "put": 6.0, "get": 9.0}
+    rates = {"copy": 10.0, "put": 6.0, "put, 2 threads": 8.0, "get": 9.0, "get, no digest": 9.5}
     measured = {
         "block_bytes": 4 << 20,
         "blocks": 32,
@@ -68,12 +68,18 @@ def test_the_agents_own_measurements_are_judged_by_its_limits(tmp_path: Path) ->
         "ratio_to_copy": {way: rate / 10 for way, rate in rates.items()},
         "lookup_256_ms": 0.2,
         "index_bytes_per_block": 216.1,
+        "machine": msgspec.to_builtins(result().machine),
+        "finished": "2026-01-02T03:05+00:00",
+        "foreign_cores": 0.02,
     }
     (tmp_path / f"{AGENT_PATH}.json").write_text(json.dumps(measured))
     text = page(tmp_path)
     assert f"| 0.60 | at least {agent_path.LIMITS['put']:g} | NO |" in text
     assert f"| 0.90 | at least {agent_path.LIMITS['get']:g} | yes |" in text
-    assert "32 blocks of 4 MiB" in text
+    assert f"| 0.80 | at least {agent_path.LIMITS['put']:g} | yes |" in text
+    assert "| 0.95 |  |  |" in text
+    for stated in ("32 blocks of 4 MiB", "Sample CPU, 2 cores", "others took 0.02 cores"):
+        assert stated in text
 
 
 def test_the_page_in_the_repository_is_what_the_results_say() -> None:
