@@ -4,11 +4,11 @@ import os
 from collections.abc import Sequence
 
 from kveik.clock import Deadline
-from kveik.errors import FrameCorruptError, FrameError
+from kveik.errors import FrameError
 from kveik.kv.frame import HEADER_BYTES, HEADER_USED_BYTES, read_header, verify
 from kveik.kv.keys import BlockKey
 from kveik.store.arena import Arena
-from kveik.store.base import MISS, BlockResult, Capabilities, Status, StoreStats
+from kveik.store.base import MISS, BlockResult, Capabilities, Status, StoreStats, corrupt
 from kveik.store.copying import copy_bytes
 from kveik.store.writer import Writer
 
@@ -64,8 +64,7 @@ class ArenaStore:
             verify(buffer[: len(frame)], key, len(frame) - HEADER_BYTES)
         except FrameError as error:
             self._arena.check(slot)  # gives the block up
-            reason = "checksum" if isinstance(error, FrameCorruptError) else "foreign"
-            return BlockResult(Status.CORRUPT, reason=reason, detail=str(error))
+            return corrupt(error)
         return BlockResult(Status.HIT, len(frame))
 
     def put(self, keys: Sequence[BlockKey], frames: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from kveik.clock import Deadline
 from kveik.kv import frame
 from kveik.kv.keys import BlockKey
-from kveik.store.base import BlockResult, BlockStore, Capabilities, Status, StoreStats, failed
+from kveik.store.base import BlockResult, BlockStore, Status, failed
+from kveik.store.wrapper import StoreWrapper
 
 OPERATIONS = ("lookup", "get", "put", "delete")
 
@@ -59,12 +60,12 @@ class Gate:
             self._condition.notify_all()
 
 
-class FaultyStore:
+class FaultyStore(StoreWrapper):
     """``inner`` with :attr:`faults`, which may be changed at any time."""
 
     def __init__(self, inner: BlockStore, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
-        self._inner = inner
+        super().__init__(inner)
         self._gates: dict[str, Gate] = {}
         self._count = itertools.count(1)
 
@@ -81,16 +82,6 @@ class FaultyStore:
         finally:
             self._gates = {name: known for name, known in self._gates.items() if known is not gate}
             gate.open()
-
-    @property
-    def name(self) -> str:
-        """The inner store's name."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The inner store's promises, kept or not."""
-        return self._inner.capabilities
 
     def lookup(self, keys: Sequence[BlockKey], deadline: Deadline) -> list[bool]:
         """Lookup; a failing one finds nothing, a losing one finds everything."""
@@ -136,14 +127,6 @@ class FaultyStore:
         if self._active("delete", bool(self.faults.fail)):
             return [failed(self.faults.fail, "injected") for _ in keys]
         return self._inner.delete(keys)
-
-    def stats(self) -> StoreStats:
-        """The inner store's sizes."""
-        return self._inner.stats()
-
-    def close(self) -> None:
-        """Close the inner store."""
-        self._inner.close()
 
     def _active(self, operation: str, wanted: bool) -> bool:
         return wanted and operation in self.faults.operations

@@ -19,8 +19,9 @@ from kveik.breaker import DEFAULT_POLICY, OPEN, Breaker, BreakerPolicy
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.kv.keys import BlockKey
 from kveik.records import FailureRecord, Listener, StateRecord, ignore
-from kveik.store.base import BlockResult, BlockStore, Capabilities, Status, StoreStats, failed
+from kveik.store.base import BlockResult, BlockStore, Status, failed
 from kveik.store.tier_threads import TierThreads
+from kveik.store.wrapper import StoreWrapper
 
 #: Reasons that tell against the tier itself; others concern one block, or are the tier's normal life.
 TIER_FAILURES = frozenset({"timeout", "io_error", "unavailable", "injected"})
@@ -32,7 +33,7 @@ _Transfer = Callable[[Sequence[BlockKey], Sequence[memoryview], Deadline], list[
 _log = logging.getLogger(__name__)
 
 
-class GuardedStore:
+class GuardedStore(StoreWrapper):
     """``inner`` behind a breaker, on ``threads`` reading and half as many writing threads.
 
     ``hang_s`` is how long a single call may run before the tier counts as hung.
@@ -48,7 +49,7 @@ class GuardedStore:
         listener: Listener = ignore,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._hang_s = hang_s
         self._listener = listener
         self._clock = clock
@@ -61,16 +62,6 @@ class GuardedStore:
 
     def __repr__(self) -> str:
         return f"GuardedStore({self._inner!r}, breaker {self.breaker_state}, {self.stuck_threads} threads stuck)"
-
-    @property
-    def name(self) -> str:
-        """The inner store's name."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The inner store's promises."""
-        return self._inner.capabilities
 
     @property
     def breaker_state(self) -> str:
@@ -202,10 +193,6 @@ class GuardedStore:
         answer = _answer(job)
         self._note("no delete was answered in time" if answer is None else "")
         return [failed("timeout")] * len(keys) if answer is None else answer
-
-    def stats(self) -> StoreStats:
-        """The inner store's sizes."""
-        return self._inner.stats()
 
     def check(self) -> None:
         """Look after the tier; to be called a few times a second by whoever queues writes.

@@ -6,32 +6,23 @@ from collections.abc import Sequence
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.kv.keys import BlockKey
 from kveik.records import FailureRecord, Listener, LookupRecord, TransferRecord
-from kveik.store.base import BlockResult, BlockStore, Capabilities, Status, StoreStats
+from kveik.store.base import BlockResult, BlockStore, Status
+from kveik.store.wrapper import StoreWrapper
 
 
-class InstrumentedStore:
+class InstrumentedStore(StoreWrapper):
     """Passes every call to ``inner`` and tells ``listener`` what came of it.
 
     A transfer record counts only blocks that moved: hits, and frames that were really written.
     """
 
     def __init__(self, inner: BlockStore, listener: Listener, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._listener = listener
         self._clock = clock
 
     def __repr__(self) -> str:
         return f"InstrumentedStore({self._inner!r})"
-
-    @property
-    def name(self) -> str:
-        """The inner store's name."""
-        return self._inner.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The inner store's promises."""
-        return self._inner.capabilities
 
     def lookup(self, keys: Sequence[BlockKey], deadline: Deadline) -> list[bool]:
         """Lookup, as one :class:`LookupRecord`."""
@@ -60,14 +51,6 @@ class InstrumentedStore:
         results = self._inner.delete(keys)
         self._report_failures("delete", results)
         return results
-
-    def stats(self) -> StoreStats:
-        """The inner store's sizes."""
-        return self._inner.stats()
-
-    def close(self) -> None:
-        """Close the inner store."""
-        self._inner.close()
 
     def _report(self, direction: str, moved: Status, results: Sequence[BlockResult], seconds: float) -> None:
         sizes = [result.bytes for result in results if result.status is moved]
