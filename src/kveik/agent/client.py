@@ -247,7 +247,7 @@ class AgentClient:
         self._send_quietly(Settled(next(self._ids), list(connections)))
 
     def drop(self, namespace: bytes, deadline: Deadline) -> int:
-        """Delete the blocks of one namespace, or all (empty digest), in all tiers; how many were touched."""
+        """Delete what the arena holds of one namespace, or all (empty digest), in all tiers; how many blocks."""
         return self._call(Drop(next(self._ids), namespace), Done, deadline).count
 
     def stats(self, deadline: Deadline) -> dict[str, Any]:
@@ -303,17 +303,17 @@ class AgentClient:
         if not self._send_lock.acquire(timeout=seconds):
             raise AgentTimeoutError(f"could not send to the agent within {seconds:g} s")
         try:
-            if not wire.send_within(self._sock, data, deadline.remaining_s):
-                raise AgentTimeoutError(f"the agent did not read its socket within {seconds:g} s")
+            sent = wire.send_within(self._sock, data, deadline.remaining_s)
         except OSError as error:
             self._break(f"sending failed: {error.strerror}")
             raise AgentUnavailableError(f"the agent's connection broke: {error.strerror}") from error
-        except AgentTimeoutError as error:
-            if str(error).startswith("the peer"):
-                self._break(str(error))
+        except AgentTimeoutError as error:  # in the middle of a message: the stream is useless now
+            self._break(str(error))
             raise
         finally:
             self._send_lock.release()
+        if not sent:
+            raise AgentTimeoutError(f"the agent did not read its socket within {seconds:g} s")
 
     def _send_quietly(self, request: Request) -> None:
         """Send what nobody waits for. If that fails the connection ends, and with it all leases."""
