@@ -8,6 +8,7 @@ engine does not hold (the null block).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from kveik.kv.groups import GroupKind, GroupSpec
@@ -89,7 +90,7 @@ def lookup_parts(shape: Shape, hashes: Sequence[bytes], local_tokens: int, limit
     return parts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Found:
     """The agent's answer: for each part one byte a block, the place (0 = absent)."""
 
@@ -97,13 +98,16 @@ class Found:
     parts: tuple[LookupPart, ...]
     places: tuple[bytes, ...]
 
+    @cached_property
+    def by_group(self) -> dict[int, tuple[LookupPart, bytes]]:
+        """Each group's part and its answer."""
+        return {part.group: (part, places) for part, places in zip(self.parts, self.places, strict=True)}
+
     def place(self, group: GroupSpec, block: int) -> int:
         """Where a block lies; blocks of the engine's own hit have no place."""
-        for part, places in zip(self.parts, self.places, strict=True):
-            if part.group == group.index:
-                index = block - part.first_block
-                return places[index] if 0 <= index < len(places) else 0
-        return 0
+        part, places = self.by_group[group.index]
+        index = block - part.first_block
+        return places[index] if 0 <= index < len(places) else 0
 
 
 def usable(shape: Shape, found: Found, limit_tokens: int, absent: frozenset[tuple[int, bytes]]) -> HitLength:
@@ -112,17 +116,13 @@ def usable(shape: Shape, found: Found, limit_tokens: int, absent: frozenset[tupl
     ``absent`` holds (group, block hash) of blocks whose load failed lately: they are treated as
     missing, so that the same failing hit is not offered again and again.
     """
-    present_by_group: dict[int, tuple[int, bytes, list[bytes]]] = {
-        part.group: (part.first_block, places, part.hashes)
-        for part, places in zip(found.parts, found.places, strict=True)
-    }
 
     def present(group: int, block: int) -> bool:
-        first, places, hashes = present_by_group[group]
-        index = block - first
+        part, places = found.by_group[group]
+        index = block - part.first_block
         if index < 0:
             return True
-        return index < len(places) and places[index] != 0 and (group, hashes[index]) not in absent
+        return index < len(places) and places[index] != 0 and (group, part.hashes[index]) not in absent
 
     hit = usable_hit(shape.groups, present, limit_tokens)
     if shape.drop_last_unit and hit.tokens > 0:
@@ -201,13 +201,35 @@ def surviving_tokens(
     return hit_tokens
 
 
+def limit_after_failure(
+    shape: Shape,
+    hashes: Sequence[bytes],
+    loaded: Sequence[BlockRef],
+    failed: frozenset[tuple[int, bytes]],
+    hit_tokens: int,
+) -> int:
+    """After a failure a request may be offered only what lies before the first failed block.
+
+    Strictly less than the hit that failed, so that retries end.
+    """
+    block_tokens = {group.index: group.block_tokens for group in shape.groups}
+    end_tokens = {bytes(name): (index + 1) * shape.hash_tokens for index, name in enumerate(hashes)}
+    starts = [
+        end_tokens.get(ref.block_hash, 0) - block_tokens[ref.group]  # a name the request lost: offer nothing
+        for ref in loaded
+        if (ref.group, ref.block_hash) in failed
+    ]
+    unit = shape.unit_tokens
+    return min(min(starts, default=hit_tokens) // unit * unit, hit_tokens - unit)
+
+
 def tokens_by_place(shape: Shape, found: Found, hit_tokens: int) -> dict[int, int]:
     """Split a hit's tokens by place: each unit counts for the slowest place among its blocks."""
     split: dict[int, int] = {}
+    needed_by_group = [(group, group.needed_blocks(hit_tokens)) for group in shape.groups]
     for start in range(found.local_tokens, hit_tokens, shape.unit_tokens):
         place = 0
-        for group in shape.groups:
-            needed = group.needed_blocks(hit_tokens)
+        for group, needed in needed_by_group:
             first, end = start // group.block_tokens, (start + shape.unit_tokens) // group.block_tokens
             for block in range(max(first, needed.start), min(end, needed.stop)):
                 place = max(place, found.place(group, block))

@@ -14,6 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kveik.agent.client import AgentClient
 from kveik.agent.link import AgentLink
 from kveik.agent.protocol import Located
 from kveik.breaker import CLOSED, Breaker, BreakerPolicy
@@ -166,8 +167,13 @@ class SchedulerSide:
         self._pool = pool
 
     @property
+    def _client(self) -> AgentClient | None:
+        """The attached agent, if there is one now."""
+        return self._link.client if self._link is not None else None
+
+    @property
     def _attached(self) -> bool:
-        return self._link is not None and self._link.client is not None
+        return self._client is not None
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -214,7 +220,7 @@ class SchedulerSide:
             limit = min(limit, state.limit_tokens)
         if limit - local_tokens < self._settings.min_hit_tokens or request.skip_reading_prefix_cache:
             return nothing
-        client = self._link.client if self._link is not None else None
+        client = self._client
         namespace = self._namespace(request)
         if client is None or not namespace:
             self._stats.add("lookups", outcome="detached" if namespace else "pending")
@@ -294,7 +300,7 @@ class SchedulerSide:
 
     def place_name(self, place: int) -> str:
         """The name of the tier at a place, as the agent gave it."""
-        client = self._link.client if self._link is not None else None
+        client = self._client
         places = client.welcome.places if client is not None else []
         return places[place] if 0 <= place < len(places) else ""
 
@@ -411,28 +417,9 @@ class SchedulerSide:
         self._stats.add("tokens_used", usable - load.local_tokens)
         if failed:
             self._stats.add("tokens_lost", load.hit_tokens - usable)
-            state.limit_tokens = self._next_limit(load, failed)
-
-    def _next_limit(self, load: ActiveLoad, failed: frozenset[tuple[int, bytes]]) -> int:
-        """After a failure this request may be offered only what lies before the first failed block.
-
-        Strictly less than before, so that retries end.
-        """
-        unit = self._shape.unit_tokens
-        groups = {group.index: group for group in self._shape.groups}
-        first = load.hit_tokens
-        ends: dict[int, int] = {}
-        for ref in load.blocks:
-            ends[ref.group] = ends.get(ref.group, 0) + 1
-        for group_index, count in ends.items():
-            group = groups[group_index]
-            needed = group.needed_blocks(load.hit_tokens)
-            refs = [ref for ref in load.blocks if ref.group == group_index]
-            for offset, ref in enumerate(refs):
-                if (ref.group, ref.block_hash) in failed:
-                    first = min(first, (needed.stop - count + offset) * group.block_tokens)
-                    break
-        return min(first // unit * unit, load.hit_tokens - unit)
+            state.limit_tokens = plan.limit_after_failure(
+                self._shape, state.request.block_hashes, load.blocks, failed, load.hit_tokens
+            )
 
     # -- ends -----------------------------------------------------------------------------------
 

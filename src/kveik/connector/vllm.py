@@ -36,7 +36,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kveik.agent.client import AgentClient
 from kveik.agent.link import AgentLink
-from kveik.config import ConnectorSettings, default_runtime_dir, load
+from kveik.config import ConnectorSettings, load
 from kveik.connector.adapters import RequestNamespaces
 from kveik.connector.device import copier_for
 from kveik.connector.identity import engine_facts, model_digest, worker_facts
@@ -86,7 +86,6 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         self._settings = load(ConnectorSettings, environ=os.environ, given=extra)
         _demand_recompute(self._kv_transfer_config.kv_load_failure_policy)
         self._stats = StatsBox()
-        self._socket = self._settings.socket or f"{default_runtime_dir()}/agent.sock"
         self._label = str(vllm_config.model_config.served_model_name)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
@@ -136,7 +135,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         rank = get_pp_group().rank_in_group * get_tp_group().world_size + get_tp_group().rank_in_group
         copier = copier_for(layout.device)
         link = AgentLink(
-            self._socket,
+            self._settings.socket,
             role=f"worker {rank}",
             label=self._label,
             prefault=True,
@@ -227,7 +226,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
             namespace.digest.hex(), self._label, time.monotonic() - started, dict(namespace.facts),
         )  # fmt: skip
         link = AgentLink(
-            self._socket,
+            self._settings.socket,
             role="scheduler",
             label=namespace.label,
             facts=dict(namespace.facts),
