@@ -38,7 +38,7 @@ class DemoPlan:
             agent_python=self.agent_python,
             dtype="float32",
             max_model_tokens=longest + self.answer_tokens,
-            # The connector holds at most a quarter of the engine's blocks while it saves them.
+            # The connector holds at most half of the engine's blocks while it saves them.
             engine_tokens=4 * longest,
             shared_tokens=sum((length + _SPARE_TOKENS) * cold_repeats(length) for length in self.lengths),
         )

@@ -1,7 +1,7 @@
 """One whole proof: read what the engines are, build prompts, carry out the legs, judge."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ def prove_started(
         shared_tokens=len(options.modes) * sum(_prompt_tokens(options, window)),
         connector={"read_back_every": 1, **fault},
     )
-    options = TrialOptions(**{**_fields(options), "dtype": spec.dtype, "window_tokens": window, "read_back": True})
+    options = replace(options, dtype=spec.dtype, window_tokens=window, read_back=True)
     with Testbed(spec, say) as testbed:
         first, second = testbed.subjects()
         return prove(first, second, options, say)
@@ -152,10 +152,6 @@ def window_tokens(config: Mapping[str, Any]) -> int:
     if config.get("use_sliding_window") is False:
         return 0
     return int(config.get("sliding_window") or 0)
-
-
-def _fields(options: TrialOptions) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in TrialOptions.__dataclass_fields__}
 
 
 def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -187,7 +183,7 @@ def _prompt_tokens(options: TrialOptions, window: int) -> list[int]:
 def _engine_tokens(options: TrialOptions, window: int) -> int:
     """What the engine's own cache must hold.
 
-    All prompts must stay for the local hits, and the connector holds at most a quarter of the
+    All prompts must stay for the local hits, and the connector holds at most half of the
     engine's blocks while it saves what a concurrent leg computed at the same time.
     """
     tokens = sorted(_prompt_tokens(options, window))
