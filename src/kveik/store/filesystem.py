@@ -260,7 +260,7 @@ class FilesystemStore:
         return StoreStats(blocks, size, self._options.limit_bytes, self._gate.read_only, notes)
 
     def sweep(self) -> SweepReport | None:
-        """One round of sweeping now; None when another process holds the lease. Raises ``OSError``."""
+        """One round of sweeping now; None when closed or when another process holds the lease. Raises ``OSError``."""
         return self._sweeper.round()
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ class FolderSweeper:
         self._pressed = False
         self._wanted = 0
         self._disk_full = False
+        self._started = False
         self._closed = False
         self._round_ended_s = float("-inf")
         self._round_took_s = 0.0
@@ -53,6 +54,7 @@ class FolderSweeper:
 
     def start(self) -> None:
         """Sweep from now on, in a thread."""
+        self._started = True
         threading.Thread(target=self._work, name=f"kveik-{self._name}-sweep", daemon=True).start()
 
     def press(self, *, wanted: int = 0, disk_full: bool = False) -> None:
@@ -64,14 +66,16 @@ class FolderSweeper:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """End the thread, which gives the lease up. Does not wait."""
+        """End the thread, which gives the lease up; without a thread give it up here. Does not wait for a round."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+        if not self._started:
+            self._lease.release()
 
     def round(self) -> SweepReport | None:
-        """One round now; None when another process holds the lease. Raises ``OSError``."""
-        return self._sweep() if self._hold_lease() else None
+        """One round now; None when closed or when another process holds the lease. Raises ``OSError``."""
+        return self._sweep() if not self._closed and self._hold_lease() else None
 
     def _hold_lease(self) -> bool:
         held = self._lease.keep(self._usage.last_count())

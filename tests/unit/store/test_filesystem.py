@@ -454,6 +454,25 @@ def test_when_the_sweeping_store_closes_another_takes_over(folder: Folder) -> No
     until(lambda: second.stats().notes[1] == "this process sweeps")
 
 
+def test_closing_gives_up_a_lease_that_was_taken_without_a_thread(folder: Folder) -> None:
+    lease = folder.root / "kveik-1" / "sweeper.lease"
+    assert folder.store.sweep() is not None
+    assert lease.exists()
+    folder.store.close()
+    assert not lease.exists()
+    assert folder.store.sweep() is None, "a closed store must not take the lease again"
+    assert not lease.exists()
+
+
+def test_closing_leaves_the_lease_of_another_store_alone(folder: Folder) -> None:
+    other = folder.open()
+    assert other.sweep() is not None
+    assert folder.store.sweep() is None
+    folder.store.close()
+    assert (folder.root / "kveik-1" / "sweeper.lease").exists()
+    assert other.sweep() is not None
+
+
 def test_closing_gives_the_lease_up_and_ends_the_thread(folder: Folder) -> None:
     store = folder.open(sweep_interval_s=0.02)
     until(lambda: store.stats().notes[1] == "this process sweeps")
