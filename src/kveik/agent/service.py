@@ -233,7 +233,10 @@ class AgentService:
         keys = _keys(request.keys)
         reservations = self.arena.reserve(keys, request.payload_bytes, session.writer)
         slots = tuple(reservation.slot for reservation in reservations)
-        lease = session.leases.add(WriteLease(slots, request.payload_bytes, self._clock.monotonic()))
+        lease = WriteLease(slots, request.payload_bytes, self._clock.monotonic())
+        if not (lease_id := session.leases.add(lease)):
+            self.arena.abort(lease.held)  # nobody was told of these slots, so nobody writes into them
+            return Refused(request.id, "the connection has ended")
         size = frame_bytes(request.payload_bytes)
         refused = [r.reason for r in reservations if r.reason not in ("", "exists", "busy")]
         for reason in set(refused):
@@ -244,7 +247,7 @@ class AgentService:
             else Grant(Status.STORED.value, self.arena.offset(reservation.slot), size, ARENA)
             for reservation in reservations
         ]
-        return Reserved(request.id, lease, grants)
+        return Reserved(request.id, lease_id, grants)
 
     def _commit(self, session: Session, request: Commit) -> Answer:
         lease = session.leases.peek(request.lease)

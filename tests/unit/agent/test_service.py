@@ -170,6 +170,14 @@ def test_a_released_write_lease_frees_its_slots(bench: Bench) -> None:
     assert bench.arena.stats().free_slabs == bench.arena.stats().slabs
 
 
+def test_slots_reserved_for_a_connection_that_has_ended_are_free_again(bench: Bench) -> None:
+    keys = some_keys(3)
+    bench.service.end(bench.session)
+    assert bench.ask(Reserve(1, list(keys), SIZE)) == Refused(1, "the connection has ended")
+    assert bench.arena.stats().reserved == 0
+    assert {grant.status for grant in bench.reserve(keys, bench.greet()).grants} == {"stored"}
+
+
 def test_a_commit_without_a_lease_is_refused(bench: Bench) -> None:
     assert isinstance(bench.ask(Commit(2, 12345, [])), Refused)
     other = bench.greet()
