@@ -20,6 +20,9 @@ from kveik.errors import ConfigError
 
 _Default = TypeVar("_Default", bool, int, float, str)
 
+#: No wait is longer: the agent refuses longer deadlines, and no lock can wait for ever longer.
+WAIT_MAX_S = 3600.0
+
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
@@ -88,14 +91,20 @@ class AgentSettings:
     )
     filesystem_threads: int = setting(4, "Threads that read and write the filesystem tier.", minimum=1, maximum=256)
     tier_deadline_s: float = setting(
-        5.0, "Longest wait for one transfer of a lower tier; then the block is a failure.", unit="s", minimum=0.01
+        5.0,
+        "Longest wait for one transfer of a lower tier; then the block is a failure.",
+        unit="s",
+        minimum=0.01,
+        maximum=WAIT_MAX_S,
     )
     cascade_queue_bytes: int = setting(
         1 << 30, "Blocks waiting to be written to lower tiers; more are not written.", unit="bytes", minimum=0
     )
     breaker_failures: int = setting(3, "Failures in a row that leave a tier out.", minimum=1)
-    breaker_open_s: float = setting(1.0, "First pause of a tier that is left out; doubles.", unit="s", minimum=0.01)
-    breaker_open_max_s: float = setting(30.0, "Longest such pause.", unit="s", minimum=0.01)
+    breaker_open_s: float = setting(
+        1.0, "First pause of a tier that is left out; doubles.", unit="s", minimum=0.01, maximum=WAIT_MAX_S
+    )
+    breaker_open_max_s: float = setting(30.0, "Longest such pause.", unit="s", minimum=0.01, maximum=WAIT_MAX_S)
     metrics_port: int = setting(
         0, "Port on loopback for Prometheus metrics; 0: none.", unit="port", minimum=0, maximum=65535
     )
@@ -110,14 +119,24 @@ class ConnectorSettings:
         0.05, "Longest wait for a lookup; then the request computes.", unit="s", minimum=0.001, maximum=10.0
     )
     load_deadline_s: float = setting(
-        0.0, "Longest wait for a load; 0: what computing these tokens would take, as measured.", unit="s", minimum=0.0
+        0.0,
+        "Longest wait for a load; 0: what computing these tokens would take, as measured.",
+        unit="s",
+        minimum=0.0,
+        maximum=WAIT_MAX_S,
     )
     load_deadline_max_s: float = setting(
         30.0, "Upper bound of the measured load deadline.", unit="s", minimum=0.05, maximum=600.0
     )
     save: bool = setting(True, "Save new blocks; false: only read what others saved.")
     save_decoded: bool = setting(True, "Save blocks of generated text too: next turns and preempted requests hit.")
-    save_deadline_s: float = setting(2.0, "Longest wait of one save for the agent; then it is dropped.", unit="s")
+    save_deadline_s: float = setting(
+        2.0,
+        "Longest wait of one save for the agent; then it is dropped.",
+        unit="s",
+        minimum=0.01,
+        maximum=WAIT_MAX_S,
+    )
     save_queue_blocks: int = setting(
         512, "Blocks of the engine that may wait for being saved; more are not saved.", unit="blocks", minimum=1
     )

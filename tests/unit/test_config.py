@@ -1,11 +1,12 @@
 """The settings table: where values come from, and how wrong ones are told."""
 
 import dataclasses
+import threading
 from pathlib import Path
 
 import pytest
 
-from kveik.config import SECTIONS, AgentSettings, ConnectorSettings, default_runtime_dir, load, rows
+from kveik.config import SECTIONS, WAIT_MAX_S, AgentSettings, ConnectorSettings, default_runtime_dir, load, rows
 from kveik.errors import ConfigError
 
 
@@ -143,6 +144,27 @@ def test_every_row_is_complete_and_its_default_is_valid(section: str) -> None:
         assert getattr(load(SECTIONS[section], given={row.name: row.default}), row.name) == row.default
         if row.kind in (int, float) and not row.name.endswith(("failures", "every", "threads")):
             assert row.unit, row.name
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_number_has_a_lower_bound_and_every_time_an_upper_one_that_can_be_waited_for(section: str) -> None:
+    for row in rows(section):
+        if row.kind in (int, float):
+            assert row.minimum is not None, row.name
+            assert row.minimum >= 0, row.name
+        if row.unit == "s":
+            assert row.maximum is not None, row.name
+            # The agent takes a longer deadline for a mistake, and a lock raises OverflowError.
+            assert row.maximum <= WAIT_MAX_S <= threading.TIMEOUT_MAX, row.name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("save_deadline_s", 0), ("save_deadline_s", -1.0), ("save_deadline_s", 1e300), ("load_deadline_s", 4000)],
+)
+def test_a_deadline_that_can_never_be_met_or_waited_for_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is .*, expected at (least|most)"):
+        load(ConnectorSettings, given={name: value})
 
 
 def test_the_runtime_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ from kveik.agent.protocol import (
 from kveik.agent.state import arena_state
 from kveik.agent.tally import Tally
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
+from kveik.config import WAIT_MAX_S
 from kveik.errors import ConfigError, KeyFormatError, ProtocolError
 from kveik.kv.frame import frame_bytes
 from kveik.kv.keys import BlockKey
@@ -58,7 +59,6 @@ ANSWER_SHARE = 0.1
 ANSWER_MAX_S = 0.02
 #: A read lease older than this may be taken back.
 READ_LEASE_S = 60.0
-DEADLINE_MAX_S = 3600.0
 DIGEST_BYTES = 16
 
 Job = Callable[[], Answer]
@@ -164,8 +164,8 @@ class AgentService:
 
     def _answer_by(self, deadline_s: float) -> Deadline:
         """When to answer so that a client that waits ``deadline_s`` still sees it."""
-        if not 0 <= deadline_s <= DEADLINE_MAX_S:  # also not a number
-            raise ProtocolError(f"deadline of {deadline_s} s, expected 0 to {DEADLINE_MAX_S:g}")
+        if not 0 <= deadline_s <= WAIT_MAX_S:  # also not a number
+            raise ProtocolError(f"deadline of {deadline_s} s, expected 0 to {WAIT_MAX_S:g}")
         return Deadline.after(deadline_s - min(deadline_s * ANSWER_SHARE, ANSWER_MAX_S), self._clock)
 
     # -- lookup -----------------------------------------------------------------------------
