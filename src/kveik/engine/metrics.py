@@ -4,6 +4,7 @@ The difference is evidence: it says where the prompt tokens of a test came from.
 summed over all label values that are not asked for (data-parallel ranks, tiers, reasons).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -53,6 +54,9 @@ SETTLED = (
 #: Lookup outcomes that say nothing about the cache: the agent was not asked or too slow.
 UNANSWERED = ("deadline", "detached", "breaker_open", "failed")
 
+#: More digits are no block size, and thousands of them are no number to Python.
+_BLOCK_DIGITS = 10
+
 _Labels = frozenset[tuple[str, str]]
 
 
@@ -67,9 +71,15 @@ class MetricsSnapshot:
         return metric.value in self.samples
 
     def total(self, metric: Metric, **labels: str) -> float:
-        """The sum over all series of ``metric`` that carry these label values; 0 for none."""
+        """The sum over all series of ``metric`` that carry these label values; 0 for none.
+
+        Raises :class:`EngineError` for a sum that is no finite number: it would pass every comparison.
+        """
         wanted = set(labels.items())
-        return sum(value for series, value in self.samples.get(metric.value, {}).items() if wanted <= series)
+        total = sum(value for series, value in self.samples.get(metric.value, {}).items() if wanted <= series)
+        if not math.isfinite(total):
+            raise EngineError(f"{metric.value} is {total}, expected a finite number")
+        return total
 
     def by_label(self, metric: Metric, name: str) -> dict[str, float]:
         """The sums of ``metric`` for each value of one label that is above 0."""
@@ -89,7 +99,7 @@ class MetricsSnapshot:
     def block_tokens(self) -> int:
         """The engine block size as vLLM exports it, 0 when it does not."""
         text = self.label(Metric.CACHE_CONFIG, "block_size")
-        return int(text) if text.isdigit() else 0
+        return int(text) if text.isascii() and text.isdigit() and len(text) < _BLOCK_DIGITS else 0
 
     @property
     def busy(self) -> int:
@@ -109,7 +119,7 @@ def parse_metrics(text: str) -> MetricsSnapshot:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 samples.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
-    except (ValueError, KeyError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:  # what the parser trips over
         raise EngineError(f"metrics are not in Prometheus text: {error}") from error
     return MetricsSnapshot(samples)
 
@@ -144,11 +154,14 @@ class TokenEvidence:
 def token_evidence(before: MetricsSnapshot, after: MetricsSnapshot) -> TokenEvidence:
     """The difference of two snapshots of one engine.
 
-    Raises :class:`EngineError` when a counter ran backwards: the engine was restarted between them.
+    Raises :class:`EngineError` when a counter ran backwards (the engine was restarted between them)
+    or is no finite number.
     """
 
     def grown(metric: Metric, **labels: str) -> int:
         delta = after.total(metric, **labels) - before.total(metric, **labels)
+        if not math.isfinite(delta):
+            raise EngineError(f"{metric.value} grew by {delta}, expected a finite number")
         if delta < 0:
             raise EngineError(f"{metric.value} ran backwards by {-delta:g}: the engine was restarted meanwhile")
         return round(delta)

@@ -1,10 +1,13 @@
 """Reading an engine's counters and what changed between two readings."""
 
+import contextlib
+import math
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kveik.engine.metrics import Metric, TokenEvidence, parse_metrics, token_evidence
+from kveik.engine.metrics import Metric, MetricsSnapshot, TokenEvidence, parse_metrics, token_evidence
 from kveik.errors import EngineError
 
 TEXT = """\
@@ -91,3 +94,50 @@ def test_the_difference_of_two_readings_is_what_happened_between(
 def test_evidence_adds_up_field_by_field() -> None:
     total = TokenEvidence(prompt=1, external=2, dropped_blocks=3) + TokenEvidence(prompt=10, local=5, dropped_blocks=1)
     assert total == TokenEvidence(prompt=11, local=5, external=2, dropped_blocks=4)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+@pytest.mark.parametrize("metric", [Metric.PROMPT_TOKENS, Metric.KVEIK_SAVED_BLOCKS, Metric.KVEIK_LOAD_FAILURES])
+def test_a_counter_that_is_no_number_is_an_error_and_no_evidence(metric: Metric, value: str) -> None:
+    sound, odd = parse_metrics(f"{metric.value} 1\n"), parse_metrics(f"{metric.value} {value}\n")
+    for before, after in [(sound, odd), (odd, sound), (odd, odd)]:
+        with pytest.raises(EngineError, match=f"{metric.value} is (nan|-?inf), expected a finite number"):
+            token_evidence(before, after)
+
+
+def test_a_load_gauge_that_is_no_number_does_not_pass_for_an_idle_engine() -> None:
+    with pytest.raises(EngineError, match="num_requests_waiting is nan"):
+        _ = parse_metrics("vllm:num_requests_running 0\nvllm:num_requests_waiting NaN\n").busy
+
+
+def test_one_series_without_a_value_spoils_the_sum_only_where_it_is_asked_for() -> None:
+    snapshot = parse_metrics('vllm:prompt_tokens_total{engine="0"} 5\nvllm:prompt_tokens_total{engine="1"} NaN\n')
+    assert snapshot.total(Metric.PROMPT_TOKENS, engine="0") == 5
+    with pytest.raises(EngineError, match="expected a finite number"):
+        snapshot.total(Metric.PROMPT_TOKENS)
+
+
+@given(st.floats(), st.floats())
+def test_any_two_values_of_a_counter_give_whole_evidence_or_an_engine_error(old: float, new: float) -> None:
+    before, after = (MetricsSnapshot({Metric.PROMPT_TOKENS.value: {frozenset(): value}}) for value in (old, new))
+    with contextlib.suppress(EngineError):
+        found = token_evidence(before, after).prompt
+        assert found == round(new - old)
+        assert math.isfinite(old)
+        assert math.isfinite(new)
+
+
+_PIECES = st.sampled_from([*'ab:_{}=",\\\n\t #019.eE+-²', "NaN", "Inf", "# TYPE ", "# HELP ", " counter\n", "x_total"])
+
+
+@given(st.lists(_PIECES, max_size=40).map("".join))
+@example("{,\t=4 =\n")  # an IndexError inside the parser
+def test_text_of_any_kind_is_a_snapshot_or_an_engine_error(text: str) -> None:
+    with contextlib.suppress(EngineError):
+        assert parse_metrics(text).block_tokens == 0
+
+
+@pytest.mark.parametrize("size", ["auto", "", "²", "-16", "9" * 5000])
+def test_a_block_size_that_is_none_counts_as_not_told(size: str) -> None:
+    snapshot = MetricsSnapshot({Metric.CACHE_CONFIG.value: {frozenset({("block_size", size)}): 1.0}})
+    assert snapshot.block_tokens == 0
