@@ -29,7 +29,9 @@ class MetricRow:
 
 PREFIX = "kveik_connector_"
 COUNTERS = (
-    MetricRow("lookups", "Lookups by outcome: hit, miss, deadline, detached, breaker_open, pending.", ("outcome",)),
+    MetricRow(
+        "lookups", "Lookups by outcome: hit, miss, deadline, failed, detached, breaker_open, pending.", ("outcome",)
+    ),
     MetricRow("lookup_seconds", "Time from asking the agent to its answer."),
     MetricRow("tokens_asked", "Tokens looked up beyond the engine's own hits."),
     MetricRow("tokens_found", "Tokens of usable hits that were found."),

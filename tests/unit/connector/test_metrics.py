@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("vllm", reason="the classes are vLLM's")
 
 from kveik.connector.metrics import COUNTERS, GAUGES, PREFIX, KveikPromMetrics, KveikStats, StatsBox
+from kveik.engine.metrics import CONNECTOR_PREFIX, SETTLED, UNANSWERED, Metric, parse_metrics
 
 
 def test_counts_add_up_over_reports() -> None:
@@ -59,6 +60,33 @@ def test_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
+def on_the_wire() -> dict[str, tuple[str, ...]]:
+    """What an engine exports, as Prometheus names it: sample name and own labels."""
+    counters = {f"{PREFIX}{row.name}_total": row.labels for row in COUNTERS}
+    return counters | {f"{PREFIX}{row.name}": row.labels for row in GAUGES}
+
+
+def test_what_is_read_from_engines_is_what_the_connector_exports() -> None:
+    assert CONNECTOR_PREFIX == PREFIX
+    read = {metric.value for metric in Metric if metric.value.startswith(CONNECTOR_PREFIX)}
+    assert len(read) == sum(metric.name.startswith("KVEIK_") for metric in Metric)
+    assert read <= on_the_wire().keys()
+
+
+def test_no_number_that_evidence_is_made_of_has_labels_that_its_reader_does_not_know() -> None:
+    labels = on_the_wire()
+    assert labels[Metric.KVEIK_LOOKUPS.value] == ("outcome",)
+    assert labels[Metric.KVEIK_LOADED_BLOCKS.value] == ("tier",)
+    reasons = (Metric.KVEIK_LOAD_FAILURES, Metric.KVEIK_SAVE_DROPPED)
+    assert {labels[metric.value] for metric in reasons} == {("reason",)}
+    assert {labels[metric.value] for metric in SETTLED if metric not in reasons} == {()}
+
+
+def test_every_outcome_that_counts_as_unanswered_is_explained_to_who_reads_the_metric() -> None:
+    (lookups,) = (row for row in COUNTERS if row.name == "lookups")
+    assert set(UNANSWERED) <= set(lookups.help.rpartition(":")[2].strip(" .").split(", "))
+
+
 def test_prometheus_shows_what_was_reported() -> None:
     class NoConfig:
         kv_transfer_config = None
@@ -78,3 +106,9 @@ def test_prometheus_shows_what_was_reported() -> None:
     assert value(f"{PREFIX}loaded_bytes_total", {"engine": "0", "tier": "arena"}) == 200
     assert value(f"{PREFIX}attached", {"engine": "0"}) == 1
     assert value(f"{PREFIX}tokens_used_total", {"engine": "0"}) == 0
+    shown = parse_metrics(prometheus_client.generate_latest().decode())
+    assert shown.has_connector
+    assert shown.total(Metric.KVEIK_ATTACHED) == 1
+    # Samples with labels appear with their first value; all others from the start.
+    unlabelled = {name for name, labels in on_the_wire().items() if not labels}
+    assert unlabelled <= shown.samples.keys()
