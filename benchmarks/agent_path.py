@@ -5,7 +5,8 @@ turns within one run, so that the ratios do not depend on what else the machine 
 
     copy              numpy.copyto between two private buffers
     copy into shm     the same into shared memory, which usually has no huge pages
-    put               reserve, copy into the slot, digest of the slot, commit
+    put               reserve, copy into the slot, digest of the slot, commit; as the connector does it: in
+                      steps, and the agent reserves the next step and publishes the last one meanwhile
     get               read, copy out of the slot, digest of the copy, release
     ..., 2 threads    the same, the blocks spread over two threads
     get, no digest    without the digest
@@ -24,9 +25,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,9 @@ from rich.console import Console
 from rich.table import Table
 
 from kveik.agent.client import AgentClient
+from kveik.agent.protocol import Committed, Reserved
 from kveik.clock import Deadline
+from kveik.config import ConnectorSettings
 from kveik.errors import AgentError
 from kveik.kv.keys import BlockKey
 from kveik.store.arena import Arena
@@ -90,6 +94,7 @@ class BlockPath:
     def __init__(self, client: AgentClient, blocks: int, size: int) -> None:
         random = np.random.default_rng(1)
         self.size = size
+        self.step = max(1, ConnectorSettings().batch_bytes // size)
         self._client = client
         self._sources = [random.integers(0, 256, size, np.uint8) for _ in range(blocks)]
         self._targets: list[Buffer] = [np.zeros(size, np.uint8) for _ in range(blocks)]
@@ -110,14 +115,24 @@ class BlockPath:
     def put(self, spread: Spread = map) -> None:
         """Store all blocks under fresh keys."""
         self.keys = [BlockKey.of(NAMESPACE, os.urandom(32)) for _ in self._sources]
-        reserved = self._client.reserve(self.keys, self.size, Deadline.after(30))
+        steps = [range(start, min(start + self.step, len(self.keys))) for start in range(0, len(self.keys), self.step)]
+        reserving = [self._reserve(steps[0])]
+        publishing = []
+        for number, step in enumerate(steps):
+            if number + 1 < len(steps):
+                reserving.append(self._reserve(steps[number + 1]))
+            reserved = self._client.wait(reserving[number], Reserved, Deadline.after(30))
+            digests = list(spread(partial(self._write, reserved, step.start), step))
+            publishing.append(self._client.submit_commit(reserved.lease, digests, 30))
+        for future in publishing:
+            self._client.wait(future, Committed, Deadline.after(30))
 
-        def write(index: int) -> tuple[int, bytes]:
-            payload = self._client.payload(reserved.grants[index], self.size)
-            return index, copy_and_digest(payload, self._sources[index].data)
+    def _reserve(self, step: range) -> "Future[Reserved]":
+        return self._client.submit_reserve(self.keys[step.start : step.stop], self.size, 30)
 
-        digests = list(spread(write, range(len(self.keys))))
-        self._client.commit(reserved.lease, digests, Deadline.after(30))
+    def _write(self, reserved: Reserved, first: int, index: int) -> tuple[int, bytes]:
+        payload = self._client.payload(reserved.grants[index - first], self.size)
+        return index - first, copy_and_digest(payload, self._sources[index].data)
 
     def get(self, spread: Spread = map, *, digest: bool = True) -> None:
         """Read all blocks back, with or without the digest of each copy."""

@@ -183,7 +183,7 @@ class AgentClient:
     ) -> list[bytes]:
         """Like :meth:`submit_lookup`, and wait: one byte string a part, one place a block."""
         future = self.submit_lookup(namespace, ranks, parts, deadline.remaining_s)
-        return self._wait(future, Located, deadline).places
+        return self.wait(future, Located, deadline).places
 
     def submit_read(
         self, keys: Sequence[bytes], payload_bytes: int | Sequence[int], deadline_s: float
@@ -200,38 +200,46 @@ class AgentClient:
 
     def read(self, keys: Sequence[bytes], payload_bytes: int | Sequence[int], deadline: Deadline) -> Granted:
         """Like :meth:`submit_read`, and wait."""
-        return self._wait(self.submit_read(keys, payload_bytes, deadline.remaining_s), Granted, deadline)
+        return self.wait(self.submit_read(keys, payload_bytes, deadline.remaining_s), Granted, deadline)
 
     def slot(self, grant: Grant) -> GrantedSlot:
         """The slot of a grant with status ``hit``."""
         return GrantedSlot(self.arena[grant.offset : grant.offset + grant.frame_bytes])
 
-    def reserve(self, keys: Sequence[bytes], payload_bytes: int, deadline: Deadline) -> Reserved:
-        """Slots for new blocks: ``stored`` grants are to be written (see :meth:`payload`).
+    def submit_reserve(self, keys: Sequence[bytes], payload_bytes: int, deadline_s: float) -> "Future[Reserved]":
+        """Ask for slots for new blocks, without waiting: ``stored`` grants are to be written (see :meth:`payload`).
 
         Others ``exist`` or ``failed``. End the lease with :meth:`commit` or :meth:`release`;
-        nothing may be written into its slots after that.
+        nothing may be written into its slots after that. A cancelled reserve releases itself.
         """
         request = Reserve(next(self._ids), [bytes(key) for key in keys], payload_bytes)
         with self._lock:
             self._open_writes.add(-request.id)  # before the slots are ours: see `settled`
-        try:
-            reserved = self._call(request, Reserved, deadline)
-            with self._lock:
-                self._open_writes.add(reserved.lease)
-        finally:
-            self._write_ended(-request.id)
-        return reserved
+        future: Future[Any] = self._submit(request, deadline_s)
+        future.add_done_callback(lambda _: self._write_ended(-request.id))
+        return future
+
+    def reserve(self, keys: Sequence[bytes], payload_bytes: int, deadline: Deadline) -> Reserved:
+        """Like :meth:`submit_reserve`, and wait."""
+        return self.wait(self.submit_reserve(keys, payload_bytes, deadline.remaining_s), Reserved, deadline)
 
     def payload(self, grant: Grant, payload_bytes: int) -> memoryview:
         """Where the payload of a reserved slot is to be written."""
         start = grant.offset + HEADER_BYTES
         return self.arena[start : start + payload_bytes]
 
-    def commit(self, lease: int, digests: Sequence[tuple[int, bytes]], deadline: Deadline) -> Committed:
-        """Publish written slots, as (index in the reserve, xxh3_128 of the payload); the rest is given up."""
+    def submit_commit(self, lease: int, digests: Sequence[tuple[int, bytes]], deadline_s: float) -> "Future[Committed]":
+        """Publish written slots, without waiting, as (index in the reserve, xxh3_128 of the payload).
+
+        The rest of the lease is given up.
+        """
         self._write_ended(lease)
-        return self._call(Commit(next(self._ids), lease, list(digests)), Committed, deadline)
+        future: Future[Any] = self._submit(Commit(next(self._ids), lease, list(digests)), deadline_s)
+        return future
+
+    def commit(self, lease: int, digests: Sequence[tuple[int, bytes]], deadline: Deadline) -> Committed:
+        """Like :meth:`submit_commit`, and wait."""
+        return self.wait(self.submit_commit(lease, digests, deadline.remaining_s), Committed, deadline)
 
     def release(self, lease: int) -> None:
         """End a lease of either kind, without waiting for the answer."""
@@ -257,6 +265,22 @@ class AgentClient:
             raise ProtocolError("the agent's state is no JSON object")
         return document
 
+    def wait(self, future: "Future[Any]", expected: type[_AnswerT], deadline: Deadline) -> _AnswerT:
+        """The answer of a submitted request.
+
+        Raises :class:`AgentTimeoutError` at the deadline (the request is cancelled), another
+        :class:`AgentError` if the agent is gone or refused, :class:`ProtocolError` for another answer.
+        """
+        try:
+            answer = future.result(timeout=deadline.remaining_s)
+        except FutureTimeoutError:
+            if future.cancel():
+                raise AgentTimeoutError("no answer from the agent within the deadline") from None
+            answer = future.result()  # it came this very moment
+        if not isinstance(answer, expected):
+            raise ProtocolError(f"the agent answered {type(answer).__name__}, expected {expected.__name__}")
+        return answer
+
     # -- the connection ---------------------------------------------------------------------
 
     def _write_ended(self, lease: int) -> None:
@@ -264,7 +288,7 @@ class AgentClient:
             self._open_writes.discard(lease)
 
     def _call(self, request: Request, expected: type[_AnswerT], deadline: Deadline) -> _AnswerT:
-        return self._wait(self._submit(request, deadline.remaining_s), expected, deadline)
+        return self.wait(self._submit(request, deadline.remaining_s), expected, deadline)
 
     def _submit(self, request: Request, deadline_s: float) -> "Future[Answer]":
         future: Future[Answer] = Future()
@@ -281,17 +305,6 @@ class AgentClient:
         except AgentError as error:
             _fail(future, error)
         return future
-
-    def _wait(self, future: "Future[Any]", expected: type[_AnswerT], deadline: Deadline) -> _AnswerT:
-        try:
-            answer = future.result(timeout=deadline.remaining_s)
-        except FutureTimeoutError:
-            if future.cancel():
-                raise AgentTimeoutError("no answer from the agent within the deadline") from None
-            answer = future.result()  # it came this very moment
-        if not isinstance(answer, expected):
-            raise ProtocolError(f"the agent answered {type(answer).__name__}, expected {expected.__name__}")
-        return answer
 
     def _forget(self, request_id: int) -> None:
         with self._lock:
@@ -337,6 +350,8 @@ class AgentClient:
     def _dispatch(self, answer: Answer) -> None:
         with self._lock:
             future = self._pending.pop(answer.id, None)
+            if isinstance(answer, Reserved) and answer.lease:
+                self._open_writes.add(answer.lease)  # before anybody can see the grants
         if future is None or not future.set_running_or_notify_cancel():
             if isinstance(answer, Granted | Reserved) and answer.lease:
                 self.release(answer.lease)

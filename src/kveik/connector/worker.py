@@ -5,6 +5,7 @@ so that a load never waits for a save. A block's way is always: slot -> verify -
 the slot did not change meanwhile; only then does it count as loaded.
 """
 
+import contextlib
 import logging
 import queue
 import threading
@@ -12,13 +13,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 
 from kveik.agent.client import AgentClient
 from kveik.agent.granted_slot import GrantedSlot
 from kveik.agent.link import AgentLink
-from kveik.agent.protocol import Granted
+from kveik.agent.protocol import Committed, Granted, Reserved
 from kveik.clock import Deadline
 from kveik.config import ConnectorSettings
 from kveik.connector.device import BlockCopier
@@ -41,6 +41,8 @@ from kveik.store.base import Status
 
 logger = logging.getLogger(__name__)
 READS_AHEAD = 2
+#: Steps of a save that are reserved while an earlier one is copied.
+RESERVES_AHEAD = 1
 FailedKeys = set[tuple[int, bytes]]
 
 
@@ -175,7 +177,7 @@ class WorkerSide:
         deadline: Deadline,
         missing: set[int],
     ) -> None:
-        granted = _await(client, future, deadline)
+        granted = client.wait(future, Granted, deadline)
         try:
             for index, key, grant in zip(indices, keys, granted.grants, strict=True):
                 if grant.status != Status.HIT.value:
@@ -248,45 +250,71 @@ class WorkerSide:
                 self._report.saved[job.job_id] = 1
 
     def _save(self, job: SaveJob, left: list[int]) -> None:
-        """Save all blocks; ``left[0]`` counts those whose fate is open."""
+        """Save all blocks; ``left[0]`` counts those whose fate is open.
+
+        The agent reserves the next step and publishes the last one while this thread copies.
+        """
         client = self._client()
         deadline = Deadline.after(self._settings.save_deadline_s)
-        for indices in self._steps(job.blocks):
-            self._save_step(client, [job.blocks[index] for index in indices], job.namespace, deadline)
-            left[0] -= len(indices)
+        reserving: deque[tuple[list[BlockRef], Future[Reserved]]] = deque()
+        publishing: list[tuple[int, Future[Committed]]] = []
+        try:
+            for indices in self._steps(job.blocks):
+                refs = [job.blocks[index] for index in indices]
+                keys, size = self._keys(refs, job.namespace), self._layout.payload_bytes(refs[0].group)
+                reserving.append((refs, client.submit_reserve(keys, size, deadline.remaining_s)))
+                if len(reserving) > RESERVES_AHEAD:
+                    publishing += self._save_step(client, *reserving.popleft(), deadline, left)
+            while reserving:
+                publishing += self._save_step(client, *reserving.popleft(), deadline, left)
+        except AgentError:
+            with contextlib.suppress(AgentError):  # the first error says more
+                self._count_saved(client, publishing, deadline, left)
+            raise
+        finally:
+            for _, future in reserving:
+                _give_up(client, future)
+        self._count_saved(client, publishing, deadline, left)
 
-    def _save_step(self, client: AgentClient, refs: list[BlockRef], namespace: bytes, deadline: Deadline) -> None:
-        payload_bytes = self._layout.payload_bytes(refs[0].group)
-        reserved = client.reserve(self._keys(refs, namespace), payload_bytes, deadline)
+    def _save_step(
+        self, client: AgentClient, refs: list[BlockRef], future: Future[Reserved], deadline: Deadline, left: list[int]
+    ) -> list[tuple[int, Future[Committed]]]:
+        """Copy one step's blocks; the payload size and the answer to come, unless nothing was to copy."""
+        reserved = client.wait(future, Reserved, deadline)
+        size = self._layout.payload_bytes(refs[0].group)
         digests: list[tuple[int, bytes]] = []
         try:
             for index, (ref, grant) in enumerate(zip(refs, reserved.grants, strict=True)):
-                if grant.status == Status.EXISTS.value:
-                    self._stats.add("save_skipped_blocks")
-                elif grant.status != Status.STORED.value:
-                    self._stats.add("save_dropped_blocks", reason=grant.reason or grant.status)
-                else:
-                    payload = client.payload(grant, payload_bytes)
+                if grant.status == Status.STORED.value:
+                    payload = client.payload(grant, size)
                     self._copier.to_slot(self._layout.planes[ref.group], ref.block_id, payload)
                     self._faults.damage(ref.group, payload)
                     digests.append((index, frame.payload_digest(payload)))
+                    continue
+                left[0] -= 1
+                if grant.status == Status.EXISTS.value:
+                    self._stats.add("save_skipped_blocks")
+                else:
+                    self._stats.add("save_dropped_blocks", reason=grant.reason or grant.status)
         except BaseException:
             client.release(reserved.lease)
             raise
-        self._commit(client, reserved.lease, digests, payload_bytes, deadline)
+        if digests:
+            return [(size, client.submit_commit(reserved.lease, digests, deadline.remaining_s))]
+        client.release(reserved.lease)
+        return []
 
-    def _commit(
-        self, client: AgentClient, lease: int, digests: list[tuple[int, bytes]], payload_bytes: int, deadline: Deadline
+    def _count_saved(
+        self, client: AgentClient, publishing: list[tuple[int, Future[Committed]]], deadline: Deadline, left: list[int]
     ) -> None:
-        if not digests:
-            client.release(lease)
-            return
-        statuses = client.commit(lease, digests, deadline).statuses
-        stored = sum(status == Status.STORED.value for status in statuses)
-        self._stats.add("saved_blocks", stored)
-        self._stats.add("saved_bytes", stored * frame.frame_bytes(payload_bytes))
-        if stored < len(statuses):
-            self._stats.add("save_dropped_blocks", len(statuses) - stored, reason="commit")
+        for payload_bytes, future in publishing:
+            statuses = client.wait(future, Committed, deadline).statuses
+            left[0] -= len(statuses)
+            stored = sum(status == Status.STORED.value for status in statuses)
+            self._stats.add("saved_blocks", stored)
+            self._stats.add("saved_bytes", stored * frame.frame_bytes(payload_bytes))
+            if stored < len(statuses):
+                self._stats.add("save_dropped_blocks", len(statuses) - stored, reason="commit")
 
     # -- shared ---------------------------------------------------------------------------------
 
@@ -315,16 +343,7 @@ class WorkerSide:
             yield step
 
 
-def _await(client: AgentClient, future: Future[Granted], deadline: Deadline) -> Granted:
-    """The answer, or :class:`AgentTimeoutError` at the deadline."""
-    try:
-        return future.result(timeout=deadline.remaining_s)
-    except FutureTimeoutError:
-        _give_up(client, future)
-        raise AgentTimeoutError("no answer from the agent within the load's deadline") from None
-
-
-def _give_up(client: AgentClient, future: Future[Granted]) -> None:
-    """Nobody waits for this read any more: a lease in an answer that came already is released."""
+def _give_up(client: AgentClient, future: Future[Granted] | Future[Reserved]) -> None:
+    """Nobody waits for these slots any more: a lease in an answer that came already is released."""
     if not future.cancel() and future.exception() is None:
         client.release(future.result().lease)

@@ -4,7 +4,7 @@ import numpy as np
 import xxhash
 
 #: A copied piece is digested while it is still in the processor's cache.
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 2 << 20
 
 
 def copy_bytes(target: memoryview, source: memoryview) -> None:

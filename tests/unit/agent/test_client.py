@@ -11,7 +11,7 @@ import pytest
 from kveik.agent import wire
 from kveik.agent.client import AgentClient
 from kveik.agent.node import NodeAgent
-from kveik.agent.protocol import Grant, Granted, Release, Reserved, Welcome
+from kveik.agent.protocol import Committed, Grant, Granted, Release, Reserved, Welcome
 from kveik.clock import Deadline
 from kveik.errors import (
     AgentError,
@@ -21,7 +21,7 @@ from kveik.errors import (
     FrameForeignError,
     ProtocolError,
 )
-from kveik.kv.frame import HEADER_BYTES
+from kveik.kv.frame import HEADER_BYTES, payload_digest
 from kveik.kv.keys import BlockKey
 from tests.agents import (
     NAMESPACE,
@@ -260,3 +260,27 @@ def test_the_arena_of_client_and_agent_is_the_same_memory(agent: NodeAgent, clie
     start = reserved.grants[0].offset + HEADER_BYTES
     assert bytes(agent.arena.file.view[start : start + 5]) == b"hello"
     client.release(reserved.lease)
+
+
+def test_a_reserve_that_nobody_waits_for_gives_its_slots_back(agent: NodeAgent, client: AgentClient) -> None:
+    for _ in range(20):  # some are answered before they are cancelled, some after
+        future = client.submit_reserve(some_keys(4), PAYLOAD_BYTES, 5)
+        if not future.cancel():
+            client.release(future.result().lease)
+    wait_until(lambda: agent.arena.stats().reserved == 0, "all slots were given back")
+    client.disconnect()
+    wait_until(lambda: client.settled, "nothing counts as being written")
+
+
+def test_the_next_reserve_travels_while_the_last_commit_does(client: AgentClient) -> None:
+    keys = [some_keys(2) for _ in range(3)]
+    reserving = [client.submit_reserve(part, PAYLOAD_BYTES, 5) for part in keys]
+    committing = []
+    for part, future in zip(keys, reserving, strict=True):
+        reserved = client.wait(future, Reserved, Deadline.after(5))
+        for key, grant in zip(part, reserved.grants, strict=True):
+            client.payload(grant, PAYLOAD_BYTES)[:] = payload_of(key)
+        digests = [(index, payload_digest(payload_of(key))) for index, key in enumerate(part)]
+        committing.append(client.submit_commit(reserved.lease, digests, 5))
+    assert [client.wait(future, Committed, Deadline.after(5)).statuses for future in committing] == [["stored"] * 2] * 3
+    assert load_blocks(client, [key for part in keys for key in part]) == ["hit"] * 6

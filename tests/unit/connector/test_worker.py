@@ -198,3 +198,32 @@ def test_a_copy_that_went_astray_is_found_by_reading_back(agent: AgentProcess) -
     worker.side._copier = astray  # type: ignore[assignment]
     assert worker.load(refs(7, shift=6)) == {7}
     assert worker.count("read_back_mismatches") == 1
+
+
+def test_a_save_of_many_steps_stores_each_block(agent: AgentProcess) -> None:
+    worker = Worker(agent)  # three blocks a step
+    worker.save(refs(2))
+    worker.save(refs(*range(1, 12)))
+    assert (worker.count("saved_blocks"), worker.count("save_skipped_blocks")) == (11, 1)
+    saved = worker.memory.clone()
+    worker.memory.zero_()
+    assert worker.load(refs(*range(1, 12))) == set()
+    assert torch.equal(worker.memory[:, 1:12], saved[:, 1:12])
+
+
+def test_a_save_that_breaks_in_the_middle_counts_each_block_once(agent: AgentProcess) -> None:
+    worker = Worker(agent, save_deadline_s=3.0)
+    copier, copied = worker.side._copier, []
+
+    def stop_the_agent_after_four(planes: Any, block_id: int, payload: memoryview) -> None:
+        copied.append(block_id)
+        if len(copied) == 4:
+            agent.signal(signal.SIGSTOP)
+        copier.to_slot(planes, block_id, payload)
+
+    worker.side._copier = SimpleNamespace(to_slot=stop_the_agent_after_four, wait=copier.wait, fence=copier.fence)  # type: ignore[assignment]
+    worker.save(refs(*range(1, 12)))
+    agent.signal(signal.SIGCONT)
+    saved, dropped = worker.count("saved_blocks"), worker.count("save_dropped_blocks|reason=timeout")
+    assert saved + dropped == 11
+    assert dropped >= 5  # what was not reserved when the agent stopped
