@@ -42,7 +42,7 @@ class LeaseNote:
             fields = json.loads(raw)
             count = Count(*(int(fields["count"][name]) for name in ("round", "blocks", "bytes")))
             return cls(str(fields["owner"]), str(fields["host"]), int(fields["pid"]), int(fields["beat"]), count)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError):  # anyone may write that file
             return None
 
 

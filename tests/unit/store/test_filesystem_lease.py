@@ -1,11 +1,14 @@
 """One sweeper among many, without comparing clocks."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from kveik.clock import FakeClock
 from kveik.store.filesystem_files import FileTree, check_root
@@ -45,6 +48,24 @@ def test_a_note_survives_its_text_form() -> None:
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b"7", b"\xff", b'{"owner": "x", "count": []}', OWN.pack()[:-3]])
 def test_other_content_is_no_note(raw: bytes) -> None:
     assert LeaseNote.parse(raw) is None
+
+
+@given(
+    st.binary(max_size=40)
+    | st.builds(
+        lambda count: json.dumps({"owner": "a", "host": "b", "pid": 1, "beat": 1, "count": count}).encode(),
+        st.recursive(
+            st.none() | st.floats() | st.text(max_size=3) | st.integers(),
+            lambda inner: (
+                st.lists(inner, max_size=3) | st.fixed_dictionaries({"round": inner, "blocks": inner, "bytes": inner})
+            ),
+        ),
+    )
+)
+@example(b"[" * 4096)  # as long as a lease may be, nested deeper than a parser goes
+def test_whatever_stands_in_the_lease_file_is_a_note_or_none(raw: bytes) -> None:
+    note = LeaseNote.parse(raw)
+    assert note is None or type(note.count.blocks) is int
 
 
 class Host:
