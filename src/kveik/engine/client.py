@@ -14,11 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from kveik.engine import json_shape as shape
 from kveik.engine.metrics import MetricsSnapshot, parse_metrics
 from kveik.errors import EngineError
 
 #: What vLLM allows by default (``--max-logprobs``).
 MAX_TOP_LOGPROBS = 20
+#: No vocabulary needs more, and Python reads no number of thousands of digits.
+_TOKEN_DIGITS = 18
 
 
 class EngineStatusError(EngineError):
@@ -136,18 +139,23 @@ class EngineClient:
 
     def model(self) -> ServedModel:
         """The first model that the engine serves."""
-        cards = self._json("GET", "/v1/models").get("data")
-        if not isinstance(cards, list) or not cards or "id" not in cards[0]:
-            raise EngineError(f"{self.url}/v1/models names no model")
-        return ServedModel(str(cards[0]["id"]), int(cards[0].get("max_model_len") or 0))
+        where = f"{self.url}/v1/models"
+        cards = shape.sequence(self._json("GET", "/v1/models").get("data"), f"data of {where}")
+        if not cards:
+            raise EngineError(f"{where} names no model")
+        card = shape.mapping(cards[0], f"the first model of {where}")
+        limit = card.get("max_model_len")
+        return ServedModel(
+            shape.text(card.get("id"), f"id of the first model of {where}"),
+            0 if limit is None else shape.whole(limit, f"max_model_len of {where}"),
+        )
 
     def tokenize(self, text: str, model: str) -> tuple[int, ...]:
         """The token ids of ``text`` as a prompt, with the special tokens that the model wants first."""
+        where = f"{self.url}/tokenize"
         answer = self._json("POST", "/tokenize", {"model": model, "prompt": text})
-        tokens = answer.get("tokens")
-        if not isinstance(tokens, list):
-            raise EngineError(f"{self.url}/tokenize gave no tokens")
-        return tuple(int(token) for token in tokens)
+        tokens = shape.sequence(answer.get("tokens"), f"tokens of {where}")
+        return tuple(shape.whole(token, f"a token of {where}") for token in tokens)
 
     def reset_local_cache(self, patience_s: float = 10.0) -> None:
         """Empty the engine's own prefix cache and leave the shared one alone.
@@ -180,15 +188,9 @@ class EngineClient:
                 answer.add(event, time.perf_counter() - started_s, self.url)
         return answer.completion(time.perf_counter() - started_s, self.url)
 
-    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        raw = self._call(method, path, body)
-        try:
-            answer = json.loads(raw)
-        except ValueError as error:
-            raise EngineError(f"{self.url}{path} answered no JSON: {raw[:200]!r}") from error
-        if not isinstance(answer, dict):
-            raise EngineError(f"{self.url}{path} answered no JSON object: {raw[:200]!r}")
-        return answer
+    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        what = f"the answer of {self.url}{path}"
+        return shape.mapping(shape.parsed(self._call(method, path, body), what), what)
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         with self._response(method, path, body) as response:
@@ -216,7 +218,7 @@ class EngineClient:
             yield response
         except TimeoutError as error:
             raise EngineError(f"{what}: no answer within {self._read_timeout_s:g} s") from error
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: a host name that is none
             raise EngineError(f"{what}: {error or type(error).__name__}") from error
         finally:
             connection.close()
@@ -226,7 +228,7 @@ class EngineClient:
         return kind(self._parts.netloc, timeout=self._connect_timeout_s)
 
 
-def _events(response: http.client.HTTPResponse, url: str) -> Iterator[dict[str, Any]]:
+def _events(response: http.client.HTTPResponse, url: str) -> Iterator[Mapping[str, Any]]:
     """The JSON documents of a server-sent event stream; ends only with ``[DONE]``.
 
     A stream that stops before that was cut, and a cut answer must not pass for a short one.
@@ -237,11 +239,8 @@ def _events(response: http.client.HTTPResponse, url: str) -> Iterator[dict[str, 
         data = line[5:].strip()
         if data == b"[DONE]":
             return
-        try:
-            event = json.loads(data)
-        except ValueError as error:
-            raise EngineError(f"{url}: the stream holds no JSON: {data[:200]!r}") from error
-        if not isinstance(event, dict) or "error" in event:
+        event = shape.mapping(shape.parsed(data, f"{url}: an event of the stream"), f"{url}: an event of the stream")
+        if "error" in event:
             raise EngineError(f"{url}: error in the stream: {data[:500].decode('utf8', 'replace')}")
         yield event
     raise EngineError(f"{url}: the stream ended before [DONE]")
@@ -261,32 +260,37 @@ class _Answer:
 
     def add(self, event: Mapping[str, Any], elapsed_s: float, url: str) -> None:
         """Take in one event that arrived ``elapsed_s`` after the request was sent."""
-        self._usage = event.get("usage") or self._usage
-        for choice in event.get("choices") or ():
-            ids = choice.get("token_ids") or ()
-            if ids and not self._ids:
-                self._ttft_s = elapsed_s
-            self._ids.extend(ids)
-            self._text.append(choice.get("text") or "")
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
-            if choice.get("logprobs"):
-                self._add_logprobs(choice["logprobs"], url)
+        self._usage = shape.mapping(event.get("usage") or self._usage, f"{url}: usage")
+        for choice in shape.sequence(event.get("choices") or [], f"{url}: choices"):
+            self._add_choice(shape.mapping(choice, f"{url}: a choice"), elapsed_s, url)
+
+    def _add_choice(self, choice: Mapping[str, Any], elapsed_s: float, url: str) -> None:
+        ids = shape.sequence(choice.get("token_ids") or [], f"{url}: token_ids")
+        if ids and not self._ids:
+            self._ttft_s = elapsed_s
+        self._ids.extend(shape.whole(token, f"{url}: a token id") for token in ids)
+        self._text.append(shape.text(choice.get("text") or "", f"{url}: text"))
+        self._finish_reason = shape.text(choice.get("finish_reason") or self._finish_reason, f"{url}: finish_reason")
+        if choice.get("logprobs"):
+            self._add_logprobs(shape.mapping(choice["logprobs"], f"{url}: logprobs"), url)
 
     def _add_logprobs(self, logprobs: Mapping[str, Any], url: str) -> None:
-        try:
-            self._logprobs.extend(float(value) for value in logprobs["token_logprobs"])
-            self._top.extend(
-                {int(token.removeprefix("token_id:")): float(value) for token, value in position.items()}
-                for position in logprobs["top_logprobs"]
+        values = shape.sequence(logprobs.get("token_logprobs"), f"{url}: token_logprobs")
+        self._logprobs.extend(shape.number(value, f"{url}: a log probability") for value in values)
+        for position in shape.sequence(logprobs.get("top_logprobs"), f"{url}: top_logprobs"):
+            candidates = shape.mapping(position, f"{url}: an entry of top_logprobs")
+            self._top.append(
+                {
+                    _token_id(token, url): shape.number(value, f"{url}: a log probability")
+                    for token, value in candidates.items()
+                }
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise EngineError(f"{url}: log probabilities in an unknown form: {str(logprobs)[:200]}") from error
 
     def completion(self, total_s: float, url: str) -> Completion:
         """The finished answer."""
         if not self._ids:
             raise EngineError(f"{url}: the answer holds no token ids (vLLM before return_token_ids?)")
-        details: Mapping[str, Any] = self._usage.get("prompt_tokens_details") or {}
+        details = shape.mapping(self._usage.get("prompt_tokens_details") or {}, f"{url}: prompt_tokens_details")
         cached = details.get("cached_tokens")
         return Completion(
             token_ids=tuple(self._ids),
@@ -295,10 +299,18 @@ class _Answer:
             top_logprobs=tuple(self._top),
             ttft_s=self._ttft_s,
             total_s=total_s,
-            prompt_tokens=int(self._usage.get("prompt_tokens") or 0),
-            cached_tokens=-1 if cached is None else int(cached),
+            prompt_tokens=shape.whole(self._usage.get("prompt_tokens") or 0, f"{url}: prompt_tokens"),
+            cached_tokens=-1 if cached is None else shape.whole(cached, f"{url}: cached_tokens"),
             finish_reason=self._finish_reason,
         )
+
+
+def _token_id(text: str, url: str) -> int:
+    """The id in ``token_id:123``, the form that ``return_tokens_as_token_ids`` asks for."""
+    digits = text.removeprefix("token_id:")
+    if digits == text or not digits.isascii() or not digits.isdigit() or len(digits) > _TOKEN_DIGITS:
+        raise EngineError(f"{url}: a candidate token is {text[:100]!r}, expected token_id:NUMBER")
+    return int(digits)
 
 
 def warm_up(client: EngineClient, model: str, prompt: Sequence[int] = (1, 2, 3)) -> float:

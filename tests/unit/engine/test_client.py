@@ -1,11 +1,17 @@
 """The HTTP client, against a simulated engine and against servers that misbehave."""
 
+import contextlib
+import json
+import math
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kveik.engine.client import CompletionRequest, EngineClient, EngineStatusError, ServedModel, warm_up
 from kveik.errors import EngineError
@@ -131,19 +137,180 @@ def test_an_error_inside_the_stream_is_raised() -> None:
         (("{", "[DONE]"), "no JSON"),
         (("[DONE]",), "no token ids"),
         (('{"choices": [{"text": "x"}]}', "[DONE]"), "no token ids"),
-        (('{"choices": [{"token_ids": [1], "logprobs": {"tokens": []}}]}', "[DONE]"), "unknown form"),
+        (("[1]", "[DONE]"), "event of the stream is .*, expected an object"),
+        (
+            ('{"choices": [{"token_ids": [1], "logprobs": {"tokens": []}}]}', "[DONE]"),
+            "token_logprobs is None, expected",
+        ),
         (
             (
                 '{"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [0], "top_logprobs": [{"x": 0}]}}]}',
                 "[DONE]",
             ),
-            "unknown form",
+            "candidate token is 'x', expected token_id:NUMBER",
         ),
+        (('{"choices": {"token_ids": [1]}}', "[DONE]"), "choices is .*, expected an array"),
+        (('{"choices": ["x"]}', "[DONE]"), "a choice is 'x', expected an object"),
+        (('{"choices": [{"token_ids": "12"}]}', "[DONE]"), "token_ids is '12', expected an array"),
+        (('{"choices": [{"token_ids": ["1"]}]}', "[DONE]"), "a token id is '1', expected a whole number"),
+        (('{"choices": [{"token_ids": [1], "text": 5}]}', "[DONE]"), "text is 5, expected text"),
+        (('{"choices": [{"token_ids": [1], "finish_reason": 5}]}', "[DONE]"), "finish_reason is 5, expected text"),
+        (('{"choices": [{"token_ids": [1]}], "usage": 7}', "[DONE]"), "usage is 7, expected an object"),
+        (('{"choices": [{"token_ids": [1]}], "usage": {"prompt_tokens": 1.5}}', "[DONE]"), "prompt_tokens is 1.5"),
+        (('{"choices": [{"token_ids": [1]}], "usage": {"prompt_tokens_details": [1]}}', "[DONE]"), "details is"),
     ],
 )
 def test_an_answer_that_makes_no_sense_is_an_error(events: tuple[str, ...], complaint: str) -> None:
     with server_that_sends(stream(*events)) as url, pytest.raises(EngineError, match=complaint):
         EngineClient(url).complete(CompletionRequest(PROMPT, 1), "m")
+
+
+#: What a position of any answer may hold instead of what belongs there.
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.just(10**400),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def objects(**known: st.SearchStrategy[object]) -> st.SearchStrategy[dict[str, object]]:
+    """Objects with some of the known entries, each of which may be anything at all."""
+    return st.fixed_dictionaries({}, optional={name: value | ANYTHING for name, value in known.items()})
+
+
+LOGPROBS = objects(
+    token_logprobs=st.lists(ANYTHING, max_size=2),
+    top_logprobs=st.lists(st.dictionaries(st.sampled_from(["token_id:1", "token_id:", "1", "token_id:²"]), ANYTHING)),
+)
+CHOICE = objects(token_ids=st.lists(st.integers(0, 9)), text=st.text(), finish_reason=st.text(), logprobs=LOGPROBS)
+EVENT = objects(
+    choices=st.lists(CHOICE | ANYTHING, max_size=2),
+    usage=objects(prompt_tokens=st.integers(), prompt_tokens_details=objects(cached_tokens=st.integers())),
+)
+DOCUMENT = objects(
+    data=st.lists(objects(id=st.text(), max_model_len=st.integers()), max_size=1),
+    tokens=st.lists(ANYTHING, max_size=2),
+    vllm_config=st.dictionaries(st.text(), ANYTHING),
+)
+
+
+class ScriptedEngine:
+    """A server that answers every request with :attr:`body`, whatever was asked."""
+
+    def __init__(self) -> None:
+        self.body = b""
+        script = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(script.body)
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+        self.client = EngineClient(f"http://127.0.0.1:{self._server.server_port}")
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+@pytest.fixture(scope="module")
+def scripted() -> Iterator[ScriptedEngine]:
+    engine = ScriptedEngine()
+    yield engine
+    engine.close()
+
+
+@settings(deadline=None)
+@given(document=DOCUMENT | ANYTHING)
+def test_any_json_is_a_sound_answer_or_an_engine_error(scripted: ScriptedEngine, document: object) -> None:
+    scripted.body = json.dumps(document).encode()
+    with contextlib.suppress(EngineError):
+        model = scripted.client.model()
+        assert isinstance(model.name, str)
+        assert model.max_model_tokens >= 0
+    with contextlib.suppress(EngineError):
+        assert all(type(token) is int and token >= 0 for token in scripted.client.tokenize("text", "m"))
+    with contextlib.suppress(EngineError):
+        assert isinstance(scripted.client.server_config(), dict)
+    with contextlib.suppress(EngineError):
+        scripted.client.reset_local_cache(patience_s=0)
+
+
+@settings(deadline=None, max_examples=300)
+@given(events=st.lists(EVENT | ANYTHING, min_size=1, max_size=3))
+def test_any_events_are_a_sound_completion_or_an_engine_error(scripted: ScriptedEngine, events: list[object]) -> None:
+    scripted.body = (
+        b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in [*events]) + b"data: [DONE]\n"
+    )
+    with contextlib.suppress(EngineError):
+        answer = scripted.client.complete(CompletionRequest(PROMPT, 1), "m")
+        assert answer.token_ids
+        assert all(type(token) is int for token in answer.token_ids)
+        assert isinstance(answer.text, str)
+        assert isinstance(answer.finish_reason, str)
+        assert all(map(math.isfinite, answer.logprobs))
+        assert all(math.isfinite(value) for top in answer.top_logprobs for value in top.values())
+        assert answer.prompt_tokens >= 0
+        assert answer.cached_tokens >= -1
+
+
+@settings(deadline=None)
+@given(raw=st.binary(max_size=30))
+def test_any_bytes_are_an_answer_or_an_engine_error(scripted: ScriptedEngine, raw: bytes) -> None:
+    scripted.body = raw
+    for call in (scripted.client.model, scripted.client.metrics, scripted.client.server_config):
+        with contextlib.suppress(EngineError):
+            call()
+
+
+def test_json_nested_without_end_is_an_engine_error(scripted: ScriptedEngine) -> None:
+    scripted.body = b"[" * 100_000
+    with pytest.raises(EngineError, match="is no JSON"):
+        scripted.client.model()
+    scripted.body = b"data: " + b"[" * 60_000 + b"\n\ndata: [DONE]\n"
+    with pytest.raises(EngineError, match="is no JSON"):
+        scripted.client.complete(CompletionRequest(PROMPT, 1), "m")
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("[]", r"the answer of http.*/v1/models is \[\], expected an object"),
+        ("{}", "data of .* is None, expected an array"),
+        ('{"data": []}', "names no model"),
+        ('{"data": [7]}', "the first model of .* is 7, expected an object"),
+        ('{"data": [{}]}', "id of .* is None, expected text"),
+        ('{"data": [{"id": "m", "max_model_len": "2048"}]}', "max_model_len of .* is '2048', expected a whole number"),
+        ('{"data": [{"id": "m", "max_model_len": -1}]}', "is -1, expected a whole number, 0 or more"),
+    ],
+)
+def test_a_list_of_models_of_the_wrong_shape_says_what_was_expected(
+    scripted: ScriptedEngine, body: str, complaint: str
+) -> None:
+    scripted.body = body.encode()
+    with pytest.raises(EngineError, match=complaint):
+        scripted.client.model()
+
+
+def test_a_model_without_a_limit_has_none(scripted: ScriptedEngine) -> None:
+    scripted.body = b'{"data": [{"id": "m", "max_model_len": null}]}'
+    assert scripted.client.model() == ServedModel("m", 0)
+
+
+def test_a_host_name_that_is_none_is_an_engine_error_at_the_first_call() -> None:
+    with pytest.raises(EngineError, match=r"http://a\.\.b:1"):
+        EngineClient("http://a..b:1").model()
 
 
 def test_a_silent_engine_is_given_up_after_the_read_timeout() -> None:
