@@ -144,9 +144,9 @@ class ConnectorSettings:
         1, "Fewer tokens than this beyond the engine's own hit are not loaded.", unit="tokens", minimum=1
     )
     whole_prompt_hits: bool = setting(
-        False,
+        True,
         "Load a prompt that ends with a block to its end, so that only its last token is computed; "
-        "answers are then split differently from hits in the engine's own cache.",
+        "false: compute its last block, as after a hit in the engine's own cache.",
     )
     batch_bytes: int = setting(
         32 << 20, "Bytes that one step of a load or save handles; steps overlap.", unit="bytes", minimum=1

@@ -116,6 +116,20 @@ class Engine:
             self.generate([1, 2, 3], tokens=2)
         return value
 
+    def wait_saved(self) -> None:
+        """Step the engine until no block is held by a save under way: an answer does not wait for its saves."""
+        deadline = time.monotonic() + 30
+        while True:
+            self.generate([1, 2, 3], tokens=2)
+            if self.counter("kveik_connector_pinned_blocks") == 0:
+                return
+            assert time.monotonic() < deadline, f"saves do not end; log ends:\n{self.tail()}"
+
+    def connector_counters(self) -> str:
+        """What the connector counted so far, for the message of a failed assertion."""
+        lines = self._ask(do="metrics").splitlines()
+        return "\n".join(line for line in lines if line.startswith("kveik_connector") and not line.endswith(" 0.0"))
+
     def tail(self, lines: int = 40) -> str:
         """The end of the engine's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

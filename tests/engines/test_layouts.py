@@ -57,9 +57,10 @@ def test_another_engines_hit_equals_a_cold_run(pair: Any, tokens: Tokens) -> Non
         prompt = tokens(length, seed)
         (cold,) = writer.generate(prompt)
         (local,) = writer.generate(prompt)
+        writer.wait_saved()
         (external,) = reader.generate(prompt)
-        expected_hit = (length - 1) // layout.block * layout.block
-        assert (cold["cached"], external["cached"]) == (0, expected_hit)
+        expected_hit = length // layout.block * layout.block
+        assert (cold["cached"], external["cached"]) == (0, expected_hit), reader.connector_counters()
         reference = cold if layout.dtype == "float32" else local
         assert external["ids"] == reference["ids"]
         assert logprobs_differ(external, reference) <= layout.tolerance
@@ -80,9 +81,10 @@ def test_a_longer_prompt_hits_its_known_prefix(pair: Any, tokens: Tokens) -> Non
         pytest.skip("states are kept where a prompt ended, so only whole prompts are prefixes; see the next test")
     known = tokens(1100, 7)
     writer.generate(known)
+    writer.wait_saved()
     longer = known[:1000] + tokens(200, 8)
     (external,) = reader.generate(longer)
-    assert external["cached"] == 1000 // layout.block * layout.block
+    assert external["cached"] == 1000 // layout.block * layout.block, reader.connector_counters()
     (cold,) = reader.generate(longer, salt="cold")
     if layout.dtype == "float32":
         assert external["ids"] == cold["ids"]
@@ -95,6 +97,7 @@ def test_generated_text_is_in_the_cache_too(pair: Any, tokens: Tokens) -> None:
         pytest.skip("vLLM hands over states of prompts only")
     prompt = tokens(250, 11)
     (answer,) = writer.generate(prompt, tokens=40)
+    writer.wait_saved()
     next_turn = prompt + answer["ids"] + tokens(50, 12)
     (external,) = reader.generate(next_turn)
-    assert external["cached"] == (250 + 40 - 1) // layout.block * layout.block
+    assert external["cached"] == (250 + 40) // layout.block * layout.block, reader.connector_counters()

@@ -1,4 +1,4 @@
-"""A prompt that ends with a block, loaded to its end: only its last token is computed, and again equals a cold run."""
+"""A prompt that ends with a block: loaded to its end (see ``test_layouts``), or split as the engine's own cache does."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,22 +7,37 @@ import pytest
 
 from tests.engines.engine import Engine
 
-LENGTH = 640  # five engine blocks
+LENGTH, BLOCK = 640, 128
 
 
-@pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-gemma3"])
-def test_a_hit_of_the_whole_prompt_equals_a_cold_run(
-    name: str, start_engine: Callable[..., Engine], agent: Any, tokens: Callable[[int, int], list[int]]
+def test_without_whole_prompt_hits_both_caches_split_a_prompt_at_the_same_token(
+    start_engine: Callable[..., Engine], agent: Any, tokens: Callable[[int, int], list[int]]
 ) -> None:
-    extra = {**agent.extra, "whole_prompt_hits": True}
-    with start_engine(name, extra=extra, core=0) as writer, start_engine(name, extra=extra, core=1) as reader:
+    extra = {**agent.extra, "whole_prompt_hits": False}
+    with start_engine("tiny-qwen3", extra=extra, core=0) as engine:
         prompt = tokens(LENGTH, 21)
-        (cold,) = writer.generate(prompt)
-        (external,) = reader.generate(prompt)
-        assert (cold["cached"], external["cached"]) == (0, LENGTH)
-        assert external["ids"] == cold["ids"]
-        assert external["logprobs"] == pytest.approx(cold["logprobs"], abs=1e-4)
-        reader.generate(tokens(20, 22), tokens=2)  # counters travel with steps
-        assert reader.counter("kveik_connector_tokens_used") == LENGTH
-        assert reader.counter("vllm:external_prefix_cache_hits") == LENGTH
-        assert reader.counter("kveik_connector_read_back_mismatches") == 0
+        (cold,), (local,) = engine.generate(prompt), engine.generate(prompt)
+        engine.reset()
+        (external,) = engine.generate(prompt)
+        assert (cold["cached"], local["cached"], external["cached"]) == (0, LENGTH - BLOCK, LENGTH - BLOCK)
+        assert external["ids"] == local["ids"] == cold["ids"]
+        assert external["logprobs"] == pytest.approx(local["logprobs"], abs=1e-6)
+        assert engine.settle("kveik_connector_tokens_used", 1) == LENGTH - BLOCK
+
+
+def test_the_last_block_alone_is_computed_not_loaded(
+    start_engine: Callable[..., Engine], agent: Any, tokens: Callable[[int, int], list[int]]
+) -> None:
+    """The engine's own hit reaches as far as it can: one more block is not worth a load."""
+    with start_engine("tiny-qwen3", extra=agent.extra, core=0) as engine:
+        prompt = tokens(LENGTH, 22)
+        engine.generate(prompt)
+        engine.wait_saved()
+        (local,) = engine.generate(prompt)
+        assert local["cached"] == LENGTH - BLOCK
+        engine.generate(tokens(20, 23), tokens=2)  # counters travel with steps
+        assert engine.counter("kveik_connector_tokens_used") == 0
+        engine.reset()
+        (external,) = engine.generate(prompt)
+        assert external["cached"] == LENGTH
+        assert engine.settle("kveik_connector_tokens_used", 1) == engine.counter("vllm:external_prefix_cache_hits")

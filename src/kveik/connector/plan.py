@@ -43,17 +43,23 @@ class Shape:
         return bytes(hashes[(block + 1) * group.block_tokens // self.hash_tokens - 1])
 
 
-def hit_limit_tokens(shape: Shape, num_tokens: int, num_hashes: int, *, whole_prompt: bool = False) -> int:
+def hit_limit_tokens(
+    shape: Shape, num_tokens: int, num_hashes: int, *, local_tokens: int = 0, whole_prompt: bool = False
+) -> int:
     """The longest hit to hope for: at least the last token must be computed to get logits.
 
-    vLLM's own prefix cache has the same limit, so both hits split a prompt the same way. With
-    ``whole_prompt`` a prompt that ends with a block may be loaded to its end; vLLM then computes
-    its last token again (``v1/core/sched/scheduler.py``, ``_update_waiting_for_remote_kv``). A state
-    that has seen the last token must not see it twice, and drafters drop a unit anyway.
+    vLLM's own prefix cache has the same limit. With ``whole_prompt`` a prompt that ends with a
+    block may be loaded to its end; vLLM then computes its last token again
+    (``v1/core/sched/scheduler.py``, ``_update_waiting_for_remote_kv``). A state that has seen the
+    last token must not see it twice, and drafters drop a unit anyway. Where the engine's own hit of
+    ``local_tokens`` reaches as far as it can, one more block is not worth a load.
     """
+    most = num_hashes * shape.hash_tokens
+    local_limit = max(0, min(num_tokens - 1, most) // shape.unit_tokens * shape.unit_tokens)
     again = whole_prompt and not shape.drop_last_unit and all(map(_can_compute_last_token_again, shape.groups))
-    limit = min(num_tokens if again else num_tokens - 1, num_hashes * shape.hash_tokens)
-    return max(0, limit // shape.unit_tokens * shape.unit_tokens)
+    if not again or local_limit <= local_tokens:
+        return local_limit
+    return max(0, min(num_tokens, most) // shape.unit_tokens * shape.unit_tokens)
 
 
 def _can_compute_last_token_again(group: GroupSpec) -> bool:

@@ -214,6 +214,7 @@ class SchedulerSide:
             self._shape,
             request.num_tokens,
             len(request.block_hashes),
+            local_tokens=local_tokens,
             whole_prompt=self._settings.whole_prompt_hits,
         )
         if state.limit_tokens is not None:

@@ -32,6 +32,7 @@ class Behaviour:
     reports_cached_tokens: bool = True
     wrong_after_shared_hit: bool = False  # another answer, while all counters look right
     rounding_after_hit: float = 0.0  # added to log probabilities after any hit, as bfloat16 does
+    whole_prompt_hits: bool = False  # the shared cache serves a prompt to its end where that ends a block
     ignores_shared_cache: bool = False  # as if each lookup passed its deadline
     mismatched_blocks: int = 0  # of each load, reported by the connector
     failed_blocks: int = 0  # of each load
@@ -110,7 +111,8 @@ class SimulatedEngine:
         with self._lock:
             local = _leading(usable, self._local)
             reachable = self.shared if self.behaviour.has_connector and not self.behaviour.ignores_shared_cache else ()
-            hit = _Hit(local * self.block_tokens, _leading(usable[local:], reachable) * self.block_tokens)
+            loadable = keys if self.behaviour.whole_prompt_hits and local < len(usable) else usable
+            hit = _Hit(local * self.block_tokens, _leading(loadable[local:], reachable) * self.block_tokens)
             self._count(len(prompt), hit, len(keys) - local)
             self._local.update(keys)
             if not self.behaviour.drops_saves:

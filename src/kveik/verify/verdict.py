@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kveik.engine.metrics import TokenEvidence
 from kveik.errors import VerifyError
-from kveik.verify.legs import Leg, LegRun, Mode, evidence_complaints, most_hit_tokens
+from kveik.verify.legs import Batch, Leg, LegRun, Mode, evidence_complaints, most_hit_tokens
 from kveik.verify.parity import (
     CEILING,
     Distance,
@@ -117,10 +117,10 @@ def _judge_leg(
     complaints: list[str] = []
     expected_total = 0
     for batch in run.batches:
-        expected = [_expected_hit(prompt, run.leg, by_leg, unit_tokens) for prompt in batch.prompts]
+        expected, found = _evidence(run.leg, batch, by_leg, unit_tokens)
         expected_total += sum(expected)
         names = batch.prompts[0].name if len(batch.prompts) == 1 else f"{len(batch.prompts)} at once"
-        complaints += [f"{names}: {text}" for text in evidence_complaints(run.leg, batch, expected)]
+        complaints += [f"{names}: {text}" for text in found]
     answers = _answers(run, by_leg, rule)
     for answer in answers:
         if answer.distance is not None and (text := _leg_rule(rule, run.leg).complaint(answer.distance)):
@@ -132,12 +132,32 @@ def _judge_leg(
     return LegVerdict(run.leg, run.mode, run.evidence, expected_total, answers, complaints)
 
 
+def _evidence(leg: Leg, batch: Batch, by_leg: Mapping[Leg, LegRun], unit_tokens: int) -> tuple[list[int], list[str]]:
+    """The hits that the prompts of a batch should have in this leg, and what speaks against them.
+
+    The shared cache may serve a prompt that ends with a unit to its end, where the engine's own
+    cache computes the last unit: an engine with ``whole_prompt_hits`` does so with all prompts of
+    more than one unit.
+    """
+    as_local = [_expected_hit(prompt, leg, by_leg, unit_tokens) for prompt in batch.prompts]
+    complaints = evidence_complaints(leg, batch, as_local)
+    to_the_end = [
+        prompt.tokens if hit and hit + unit_tokens == prompt.tokens else hit
+        for prompt, hit in zip(batch.prompts, as_local, strict=True)
+    ]
+    if leg.external and complaints and to_the_end != as_local:
+        found = evidence_complaints(leg, batch, to_the_end)
+        if len(found) < len(complaints):
+            return to_the_end, found
+    return as_local, complaints
+
+
 def _expected_hit(prompt: Prompt, leg: Leg, by_leg: Mapping[Leg, LegRun], unit_tokens: int) -> int:
     """The hit tokens that this prompt should have.
 
-    Hits must have the length that the engine's own cache reaches where the engine reports it:
-    then both split the prompt at the same token. Models with states reach less than all whole
-    blocks, but a local leg without any hit is no local leg.
+    Hits must have the length that the engine's own cache reaches where the engine reports it.
+    Models with states reach less than all whole blocks, but a local leg without any hit is no
+    local leg.
     """
     longest = most_hit_tokens(prompt.tokens, unit_tokens)
     if leg is Leg.COLD or Leg.LOCAL not in by_leg:

@@ -40,6 +40,10 @@ class TestLimit:
         assert plan.hit_limit_tokens(ONE, 32, 2, whole_prompt=True) == 32
         assert plan.hit_limit_tokens(ONE, 33, 2, whole_prompt=True) == 32
 
+    @pytest.mark.parametrize(("local", "limit"), [(0, 64), (32, 64), (48, 48), (64, 48)])
+    def test_one_block_beyond_the_engines_own_full_hit_is_not_worth_a_load(self, local: int, limit: int) -> None:
+        assert plan.hit_limit_tokens(ONE, 64, 4, local_tokens=local, whole_prompt=True) == limit
+
     @pytest.mark.parametrize("shape", [STATEFUL, Shape((FULL,), 16, drop_last_unit=True)], ids=["state", "drafter"])
     def test_states_and_drafters_never_see_the_last_token_twice(self, shape: Shape) -> None:
         assert plan.hit_limit_tokens(shape, 64, 4, whole_prompt=True) == plan.hit_limit_tokens(shape, 64, 4)

@@ -67,6 +67,22 @@ def test_every_leg_uses_the_tokens_it_claims(fleet: Fleet) -> None:
     assert [found[leg].external for leg in Leg if leg.external] == [hits] * 3
 
 
+def test_prompts_that_end_with_a_block_may_be_loaded_to_their_end(fleet: Fleet) -> None:
+    for engine in (fleet.first, fleet.second):
+        engine.behaviour.whole_prompt_hits = True
+    outcome = fleet.prove(replace(OPTIONS, lengths=(15, 16, 17, 48, 100)))
+    assert complaints(outcome) == []
+    found = {leg.leg: leg.evidence for leg in outcome.verdict.legs if leg.mode is Mode.SINGLE}
+    assert found[Leg.LOCAL].local == 2 * (0 + 0 + 16 + 32 + 96)
+    assert [found[leg].external for leg in Leg if leg.external] == [2 * (0 + 0 + 16 + 48 + 96)] * 3
+
+
+def test_hits_that_are_shorter_than_either_split_do_not_hold(fleet: Fleet) -> None:
+    fleet.second.behaviour.whole_prompt_hits = True
+    fleet.second.behaviour.ignores_shared_cache = True
+    assert failed_legs(fleet.prove(replace(OPTIONS, lengths=(16, 48)))) == {Leg.OTHER}
+
+
 def test_running_twice_is_cold_again(fleet: Fleet) -> None:
     assert fleet.prove().verdict.holds
     assert fleet.prove().verdict.holds
