@@ -9,7 +9,7 @@ import pytest
 from kveik.clock import Deadline, FakeClock
 from kveik.kv import frame
 from kveik.kv.keys import BlockKey
-from kveik.store.base import REASONS, BlockResult, BlockStore, Status
+from kveik.store.base import REASONS, BlockResult, BlockStore, ListedStore, Status
 from tests.blocks import Block, make_block
 from tests.contract.conftest import StoreMaker
 
@@ -338,6 +338,25 @@ def test_a_shared_store_shows_blocks_to_another_one_that_is_open_at_the_same_tim
 
     assert block.is_in(get(other, block)[1])
     assert put(other, block) == [Status.EXISTS]
+
+
+def test_a_store_that_can_say_what_it_has_names_each_block_once(store: BlockStore) -> None:
+    if not isinstance(store, ListedStore):
+        pytest.skip("this store cannot say it")
+    ours = [make_block(number, group=number % 2) for number in range(4)]
+    other = make_block(9, namespace=b"O" * 16)
+    put(store, *ours, other)
+    assert sorted(names(store, b"N" * 16)) == sorted(block.key for block in ours)
+    assert names(store, b"O" * 16) == [other.key]
+    assert names(store, b"X" * 16) == []
+
+    store.delete([ours[0].key])
+
+    assert sorted(names(store, b"")) == sorted(block.key for block in [*ours[1:], other])
+
+
+def names(store: ListedStore, namespace: bytes) -> list[BlockKey]:
+    return [key for portion in store.keys(namespace) for key in portion]
 
 
 def test_a_bounded_store_keeps_its_limit_and_the_newest_blocks(maker: StoreMaker) -> None:

@@ -170,9 +170,9 @@ class Report(Message, frozen=True):
 
 
 class Drop(Message, frozen=True):
-    """Delete what the arena holds of one namespace, or all of it (empty digest), there and in the lower tiers.
+    """Delete the blocks of one namespace, or all (empty digest), in the arena and in the lower tiers.
 
-    Blocks that only a lower tier has stay. For tools and tests.
+    As far as that can be done: the answer says which tier may have kept some. For tools and tests.
     """
 
     namespace: bytes
@@ -189,9 +189,19 @@ class StatsAnswer(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """Answer to Release, Settled, Report and Drop; ``count`` is how many blocks were touched."""
+    """Answer to Release, Settled and Report; ``count`` is how many blocks were touched."""
 
     count: int = 0
+
+
+class Dropped(Done, frozen=True):
+    """Answer to Drop: ``count`` blocks in the arena, and in each lower tier by its name.
+
+    ``notes`` say, for people, in which tier blocks may be left and why.
+    """
+
+    tiers: dict[str, int] = {}
+    notes: list[str] = []
 
 
 class Refused(Message, frozen=True):
@@ -201,4 +211,4 @@ class Refused(Message, frozen=True):
 
 
 Request = Hello | Lookup | Read | Reserve | Commit | Release | Settled | Report | Drop | Stats
-Answer = Welcome | Located | Granted | Reserved | Committed | StatsAnswer | Done | Refused
+Answer = Welcome | Located | Granted | Reserved | Committed | StatsAnswer | Done | Dropped | Refused

@@ -24,6 +24,7 @@ from kveik.agent.protocol import (
     Committed,
     Done,
     Drop,
+    Dropped,
     Grant,
     Granted,
     Hello,
@@ -46,7 +47,7 @@ from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.config import WAIT_MAX_S
 from kveik.errors import ConfigError, KeyFormatError, ProtocolError
 from kveik.kv.frame import frame_bytes
-from kveik.kv.keys import BlockKey
+from kveik.kv.keys import NAMESPACE_BYTES, BlockKey
 from kveik.kv.namespace import Namespace
 from kveik.records import FailureRecord, Listener, LookupRecord, StateRecord, TransferRecord
 from kveik.store.arena import Arena
@@ -155,7 +156,7 @@ class AgentService:
                 self.arena.doubt(request.keys)  # before any later read of this connection
                 answer = partial(self._report, request)
             case Drop():
-                answer = partial(self._drop, request)
+                answer = self._drop(request)
             case Stats():
                 answer = StatsAnswer(request.id, json.dumps(self.state()))
             case Hello():
@@ -315,11 +316,19 @@ class AgentService:
         finally:
             self.arena.unpin([slot])
 
-    def _drop(self, request: Drop) -> Answer:
+    def _drop(self, request: Drop) -> Job:
+        if len(request.namespace) not in (0, NAMESPACE_BYTES):
+            raise ProtocolError(
+                f"namespace digest of {len(request.namespace)} bytes, expected {NAMESPACE_BYTES} or none"
+            )
+        return partial(self._drop_everywhere, request)
+
+    def _drop_everywhere(self, request: Drop) -> Answer:
         keys = self.arena.keys(request.namespace)
         dropped = self.arena.drop_namespace(request.namespace)
-        self._lower.delete(keys)
-        return Done(request.id, dropped)
+        below = self._lower.drop_namespace(request.namespace, keys)
+        notes = [f"{drop.tier}: blocks may be left: {drop.left}" for drop in below if drop.left]
+        return Dropped(request.id, dropped, {drop.tier: drop.blocks for drop in below}, notes)
 
     def take_back(self) -> int:
         """End read leases that are too old and quarantines that are over; how many slots that freed."""

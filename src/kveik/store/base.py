@@ -10,7 +10,7 @@ Single keys never raise: each key has its own :class:`BlockResult`. A store rais
 :class:`~kveik.errors.StoreError` only when it cannot be opened at all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -162,6 +162,19 @@ class BlockStore(Protocol):
 
     def close(self) -> None:
         """Release what is held. Calls after that give FAILED ``closed``."""
+        ...
+
+
+@runtime_checkable
+class ListedStore(Protocol):
+    """A store that can say which blocks it has."""
+
+    def keys(self, namespace: bytes) -> Iterator[Sequence[BlockKey]]:
+        """The blocks of one namespace, or all (empty digest), in portions that each take little time to find.
+
+        A portion may be empty. Blocks that come or go meanwhile may be missed or named. Raises
+        :class:`~kveik.errors.StoreError`, while iterating, when the medium cannot be read.
+        """
         ...
 
 

@@ -7,10 +7,10 @@ Results are decided here; names are in :mod:`kveik.store.filesystem_layout`, sys
 import errno
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
-from kveik.errors import FrameError, FrameForeignError
+from kveik.errors import FrameError, FrameForeignError, StoreError
 from kveik.kv import frame
 from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import Namespace
@@ -27,7 +27,7 @@ from kveik.store.filesystem_layout import (
 )
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.filesystem_space import FreeSpace, Usage, WriteGate
-from kveik.store.filesystem_sweep import HIGH_MARK, SweepReport, trim_quarantine
+from kveik.store.filesystem_sweep import HIGH_MARK, SweepReport, stored_keys, trim_quarantine
 from kveik.store.filesystem_sweeper import FolderSweeper
 
 _TRANSIENT = frozenset({errno.ESTALE, errno.EIO, errno.EREMOTEIO})
@@ -252,6 +252,13 @@ class FilesystemStore:
         size = found.size if found is not None else 0
         self._usage.change(-1, -size)
         return BlockResult(Status.DELETED, size)
+
+    def keys(self, namespace: bytes) -> Iterator[Sequence[BlockKey]]:
+        """The blocks of one namespace, or all (empty digest), one directory's at a time. Raises ``StoreError``."""
+        try:
+            yield from stored_keys(self._tree, namespace.hex())
+        except OSError as error:
+            raise StoreError(f"{self._name} tier: cannot list {self._options.root}: {error}") from error
 
     def stats(self) -> StoreStats:
         """Sizes as last counted, and changed by this process since."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kveik.clock import Clock
+from kveik.kv.keys import BlockKey
 from kveik.store.filesystem_files import FileTree, identify, process_alive
 from kveik.store.filesystem_layout import (
     FORMAT_DIRECTORY,
@@ -20,6 +21,7 @@ from kveik.store.filesystem_layout import (
     FileWriter,
     is_fan_directory,
     is_namespace_directory,
+    leaf_of,
     parse_block_name,
     parse_quarantine_name,
     parse_temporary_name,
@@ -175,13 +177,29 @@ def sweep(
     )
 
 
-def _walk(tree: FileTree) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
-    """All directories of the tier, as path below the format directory and entries; links are not followed."""
+def stored_keys(tree: FileTree, namespace: str) -> Iterator[list[BlockKey]]:
+    """The blocks of one namespace directory, or of all (empty name), one directory's at a time.
+
+    Blocks that lie where nobody looks for them are left out. Raises ``OSError`` when the format
+    directory cannot be read.
+    """
+    for directory, entries in _walk(tree, namespace):
+        keys = (parse_block_name(entry.name) for entry in entries)
+        yield [key for key in keys if key is not None and "/".join(leaf_of(key)) == directory]
+
+
+def _walk(tree: FileTree, only: str = "") -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    """All directories of the tier, as path below the format directory and entries; links are not followed.
+
+    ``only`` is the one namespace directory to look into, if given.
+    """
     top = tree.root / FORMAT_DIRECTORY
     with os.scandir(top) as scan:
         entries = list(scan)
     yield "", entries
     for namespace in _subdirectories(entries, is_namespace_directory):
+        if only not in ("", namespace):
+            continue
         with contextlib.suppress(OSError):  # swept by another, or not readable: the rest still counts
             yield from _walk_below(top, namespace, depth=2)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from kveik.breaker import DEFAULT_POLICY, OPEN, Breaker, BreakerPolicy
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
+from kveik.errors import StoreError
 from kveik.kv.keys import BlockKey
 from kveik.records import FailureRecord, Listener, StateRecord, ignore
 from kveik.store.base import BlockResult, BlockStore, Status, failed
@@ -184,15 +185,32 @@ class GuardedStore(StoreWrapper):
 
     def delete(self, keys: Sequence[BlockKey]) -> list[BlockResult]:
         """Delete, waiting at most ``hang_s``."""
+        answer = self.run(partial(self._inner.delete, keys))
+        return [answer] * len(keys) if isinstance(answer, BlockResult) else answer
+
+    def run(self, call: Callable[[], _T]) -> _T | BlockResult:
+        """Run something of the tier on one of its writing threads: what it gave, or why it gave nothing.
+
+        Waits at most ``hang_s``. A ``StoreError`` of the call becomes a FAILED ``unavailable``.
+        """
         refusal = self._refusal(self._writers)
         if refusal is not None:
-            return [refusal] * len(keys)
-        job = self._writers.submit(partial(self._inner.delete, keys))
+            return refusal
+        job = self._writers.submit(call)
         wait([job], timeout=self._hang_s)
         self._writers.cancel([job])
-        answer = _answer(job)
-        self._note("no delete was answered in time" if answer is None else "")
-        return [failed("timeout")] * len(keys) if answer is None else answer
+        if not job.done() or job.cancelled():
+            self._note(f"nothing was answered within {self._hang_s:g} s")
+            return failed("timeout")
+        error = job.exception()
+        if error is None:
+            self._note("")
+            return job.result()
+        self._note(str(error) or repr(error))
+        if isinstance(error, StoreError):
+            return failed("unavailable", str(error))
+        _log_unexpected(job)
+        return failed("io_error", repr(error))
 
     def check(self) -> None:
         """Look after the tier; to be called a few times a second by whoever queues writes.

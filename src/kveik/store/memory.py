@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kveik.clock import Deadline
 from kveik.errors import FrameError
@@ -119,6 +119,12 @@ class MemoryStore:
                 return MISS
             self._bytes -= len(stored)
             return BlockResult(Status.DELETED, len(stored))
+
+    def keys(self, namespace: bytes) -> Iterator[Sequence[BlockKey]]:
+        """The blocks of one namespace, or all (empty digest), in one portion."""
+        with self._lock:
+            found = [key for key in self._frames if key.startswith(namespace)]
+        yield found
 
     def stats(self) -> StoreStats:
         """Sizes now."""

@@ -1,7 +1,7 @@
 """The tiers below the arena, in order: where a block is, bringing it up, writing it down."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -10,7 +10,7 @@ from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import Namespace
 from kveik.records import Listener, ignore
-from kveik.store.base import MISS, BlockResult, BlockStore, DescribedStore, Status, failed
+from kveik.store.base import MISS, BlockResult, BlockStore, DescribedStore, ListedStore, Status, failed
 from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
 
@@ -40,6 +40,15 @@ class _Attempt:
         if self.tiers and self.result is MISS:
             return ABSENT, failed("timeout", "no time left to ask all tiers")
         return self.tier, self.result
+
+
+@dataclass(frozen=True, slots=True)
+class TierDrop:
+    """How many blocks of a namespace a tier dropped, and why some may be left; empty if none is."""
+
+    tier: str
+    blocks: int
+    left: str = ""
 
 
 class LowerTiers:
@@ -182,10 +191,18 @@ class LowerTiers:
                 self._queued_bytes -= frame_bytes
                 self._condition.notify_all()
 
-    def delete(self, keys: Sequence[BlockKey]) -> int:
-        """Drop the keys from all tiers; how many blocks were there."""
-        results = [tier.delete(keys) for tier in self._tiers]
-        return sum(result.status is Status.DELETED for answers in results for result in answers)
+    def drop_namespace(self, namespace: bytes, known: Sequence[BlockKey] = ()) -> list[TierDrop]:
+        """Drop the blocks of one namespace, or all (empty digest), from each tier, as far as that can be done.
+
+        ``known`` are blocks to drop from a tier that cannot say what it has. Blocks on their way down
+        may arrive later. May take as long as walking over all files does.
+        """
+        return [
+            _drop_all(tier, store.keys(namespace))
+            if isinstance(store, ListedStore)
+            else _drop_known(tier, known, "the tier cannot say which blocks it has")
+            for store, tier in zip(self._stores, self._tiers, strict=True)
+        ]
 
     def stats(self) -> list[dict[str, object]]:
         """One plain mapping a tier: sizes, promises, breaker and threads."""
@@ -228,6 +245,27 @@ class LowerTiers:
                 else:
                     with self._condition:
                         self._lingering.append((result, one_less))
+
+
+def _drop_all(tier: GuardedStore, portions: Iterator[Sequence[BlockKey]]) -> TierDrop:
+    """Portion by portion, so that no call takes long; where one can't be found, the rest is left."""
+    blocks, left = 0, ""
+    while True:
+        keys = tier.run(partial(next, portions, None))
+        if isinstance(keys, BlockResult):
+            return TierDrop(tier.name, blocks, keys.detail or keys.reason)
+        if keys is None:
+            return TierDrop(tier.name, blocks, left)
+        portion = _drop_known(tier, keys, left)
+        blocks, left = blocks + portion.blocks, portion.left
+
+
+def _drop_known(tier: GuardedStore, keys: Sequence[BlockKey], left: str) -> TierDrop:
+    results = tier.delete(keys) if keys else []
+    reasons = [result.detail or result.reason for result in results if result.status is Status.FAILED]
+    return TierDrop(
+        tier.name, sum(result.status is Status.DELETED for result in results), left or next(iter(reasons), "")
+    )
 
 
 class _Countdown:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from kveik.agent.protocol import (
     Committed,
     Done,
     Drop,
+    Dropped,
     Granted,
     Hello,
     Located,
@@ -32,7 +33,7 @@ from kveik.agent.protocol import (
 )
 from kveik.agent.service import READ_LEASE_S, AgentService, Session
 from kveik.agent.tally import Tally
-from kveik.clock import FakeClock
+from kveik.clock import Deadline, FakeClock
 from kveik.errors import ProtocolError
 from kveik.kv.frame import HEADER_BYTES, payload_digest
 from kveik.kv.keys import BlockKey
@@ -40,6 +41,8 @@ from kveik.kv.namespace import REQUIRED_FACTS
 from kveik.records import FailureRecord, Record, StateRecord
 from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
+from kveik.store.base import BlockStore
+from kveik.store.faulty import FaultyStore
 from kveik.store.memory import MemoryStore
 from kveik.store.tiered import LowerTiers
 from tests.agents import NAMESPACE, payload_of, some_keys, wait_until
@@ -55,16 +58,20 @@ def packed(count: int) -> list[bytes]:
 class Bench:
     """A service with one lower tier, and one session on it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, below: Callable[[], BlockStore] = MemoryStore) -> None:
         self.records: list[Record] = []
         self.clock = FakeClock()
         self.tally = Tally()
         file = open_arena_file(ArenaRequest(str(folder / "arena"), 2 << 20, 256 << 10))
         self.arena = Arena(file, listener=self.tell, clock=self.clock)
-        self.below = MemoryStore()
+        self.below = below()
         self.lower = LowerTiers([self.below], threads=2, queue_bytes=1 << 20, listener=self.tell)
         self.service = AgentService(self.arena, self.lower, listener=self.tell, tally=self.tally, clock=self.clock)
         self.session = self.greet()
+
+    def close(self) -> None:
+        self.lower.close()
+        self.arena.close()
 
     def tell(self, record: Record) -> None:
         self.tally(record)
@@ -106,8 +113,7 @@ class Bench:
 def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
-    bench.lower.close()
-    bench.arena.close()
+    bench.close()
 
 
 def test_a_block_goes_in_is_found_and_comes_out(bench: Bench) -> None:
@@ -285,10 +291,51 @@ def test_a_dropped_namespace_is_gone_from_all_tiers(bench: Bench) -> None:
     bench.store(keys)
     bench.store(others)
     bench.lower.drain(5)
-    assert bench.ask(Drop(1, NAMESPACE)) == Done(1, 2)
+    assert bench.ask(Drop(1, NAMESPACE)) == Dropped(1, 2, {"memory": 2}, [])
     assert bench.lookup(keys, [0]) == [bytes([0, 0])]
     assert bench.arena.keys() == others
     assert bench.below.stats().blocks == 1
+
+
+def test_blocks_that_only_a_lower_tier_has_are_dropped_with_their_namespace(bench: Bench) -> None:
+    keys, others = some_keys(3), some_keys(1, b"o" * 16)
+    bench.store([*keys, *others])
+    assert bench.lower.drain(5)
+    wait_until(lambda: bench.arena.stats().pinned == 0, "the written blocks are unpinned")
+    bench.arena.drop_namespace(b"")
+    assert bench.ask(Drop(1, NAMESPACE)) == Dropped(1, 0, {"memory": 3}, [])
+    assert bench.lookup(keys, [0]) == [bytes(3)]
+    assert bench.below.lookup(others, Deadline.after(1)) == [True]
+
+
+def test_an_empty_digest_drops_everything_everywhere(bench: Bench) -> None:
+    bench.store([*some_keys(2), *some_keys(1, b"o" * 16)])
+    assert bench.lower.drain(5)
+    assert bench.ask(Drop(1, b"")) == Dropped(1, 3, {"memory": 3}, [])
+    assert bench.below.stats().blocks == 0
+
+
+@pytest.mark.parametrize("namespace", [b"n", b"n" * 15, b"n" * 17])
+def test_a_digest_of_another_length_drops_nothing(bench: Bench, namespace: bytes) -> None:
+    bench.store(some_keys(2))
+    with pytest.raises(ProtocolError, match="namespace digest of"):
+        bench.ask(Drop(1, namespace))
+    assert bench.arena.stats().blocks == 2
+
+
+def test_a_tier_that_cannot_say_what_it_has_keeps_what_the_arena_does_not_know_and_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda: FaultyStore(MemoryStore()))
+    in_both, below_only = some_keys(2)
+    bench.store([in_both, below_only])
+    assert bench.lower.drain(5)
+    wait_until(lambda: bench.arena.stats().pinned == 0, "the written blocks are unpinned")
+    bench.arena.drop([below_only])
+    answer = bench.ask(Drop(1, NAMESPACE))
+    assert answer == Dropped(
+        1, 1, {"memory": 1}, ["memory: blocks may be left: the tier cannot say which blocks it has"]
+    )
+    assert bench.below.lookup([in_both, below_only], Deadline.after(1)) == [False, True]
+    bench.close()
 
 
 def test_the_state_tells_sizes_connections_and_counts(bench: Bench) -> None:

@@ -27,6 +27,7 @@ from kveik.store.filesystem_sweep import (
     excess_quarantine,
     is_leftover,
     plan_eviction,
+    stored_keys,
     sweep,
 )
 from tests.blocks import Block, make_block
@@ -286,3 +287,27 @@ def test_an_empty_or_vanished_folder_is_no_error_of_the_round(tmp_path: Path) ->
     assert round_of(tmp_path / "cache").blocks == 0
     with pytest.raises(FileNotFoundError):
         round_of(tmp_path / "absent")
+
+
+def test_blocks_are_listed_a_directory_at_a_time_and_only_where_they_belong(tmp_path: Path) -> None:
+    store = FilesystemStore(FilesystemOptions(root=tmp_path, sweep_interval_s=0))
+    ours = [make_block(number) for number in range(3)]
+    theirs = make_block(7, namespace=b"O" * 16)
+    for block in [*ours, theirs]:
+        store.put([block.key], [block.frame], Deadline.after(10.0))
+    format_directory = tmp_path / "kveik-1"
+    leaf = format_directory.joinpath(*leaf_of(ours[0].key))
+    # A file of theirs that was moved to us, rubbish, and a link: none of them may lead to a deletion.
+    (leaf / block_name(theirs.key)).write_bytes(b"moved")
+    (leaf / "notes.txt").write_bytes(b"rubbish")
+    (format_directory / (b"L" * 16).hex()).symlink_to(format_directory / theirs.key.namespace.hex())
+    tree = FileTree(tmp_path)
+
+    portions = list(stored_keys(tree, ours[0].key.namespace.hex()))
+
+    assert sorted(key for portion in portions for key in portion) == sorted(block.key for block in ours)
+    assert max(map(len, portions)) == 1, "each lies in a directory of its own"
+    assert sorted(key for portion in stored_keys(tree, "") for key in portion) == sorted(
+        block.key for block in [*ours, theirs]
+    )
+    store.close()

@@ -2,13 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from kveik.breaker import OPEN, BreakerPolicy
 from kveik.clock import Deadline, FakeClock
+from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import REQUIRED_FACTS, Namespace
 from kveik.records import LookupRecord, Record
 from kveik.store.base import MISS, BlockResult, Status
@@ -16,7 +17,7 @@ from kveik.store.faulty import Faults, FaultyStore
 from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.memory import MemoryStore
-from kveik.store.tiered import LowerTiers
+from kveik.store.tiered import LowerTiers, TierDrop
 from tests.blocks import Block, make_block
 
 
@@ -279,13 +280,14 @@ def test_done_is_not_called_while_a_store_still_reads_the_frame() -> None:
     tiers.close()
 
 
-def test_delete_counts_what_was_there_in_any_tier(two: Tiers) -> None:
+def test_known_blocks_are_dropped_and_counted_by_tier(two: Tiers) -> None:
     both, one, none = (make_block(number) for number in range(3))
     two.put(two.near, both, one)
     two.put(two.far, both)
 
-    assert two.tiers.delete([both.key, one.key, none.key]) == 3
+    dropped = two.tiers.drop_namespace(b"N" * 16, [both.key, one.key, none.key])
 
+    assert [(drop.tier, drop.blocks) for drop in dropped] == [("near", 2), ("far", 1)]
     assert two.lookup(both, one) == [-1, -1]
 
 
@@ -306,7 +308,7 @@ def test_without_tiers_everything_is_absent_and_nothing_is_taken() -> None:
     assert tiers.lookup([block.key], Deadline.after(1.0)) == [-1]
     assert tiers.fetch([block.key], None, [block.buffer()], Deadline.after(1.0)) == [(-1, MISS)]
     assert not tiers.cascade(block.key, block.frame, None, lambda: None)
-    assert tiers.delete([block.key]) == 0
+    assert tiers.drop_namespace(b"") == []
     assert tiers.stats() == []
     assert tiers.drain(0.0)
     tiers.close()
@@ -327,6 +329,77 @@ def test_closing_ends_what_is_queued_and_waits_for_no_stuck_call(two: Tiers) -> 
         assert sorted(done) == [1, 2]
         assert not two.tiers.cascade(make_block(9).key, make_block(9).frame, None, lambda: None)
     until(lambda: sorted(done) == [0, 1, 2])
+
+
+def test_a_namespace_is_dropped_from_every_tier_that_can_say_what_it_has(tmp_path: Path) -> None:
+    folder = FilesystemStore(FilesystemOptions(root=tmp_path, sweep_interval_s=0))
+    silent = FaultyStore(MemoryStore("silent"))
+    tiers = LowerTiers([MemoryStore(), folder, silent], threads=1, queue_bytes=1 << 20)
+    ours = [make_block(number) for number in range(3)]
+    others = [make_block(9, namespace=b"O" * 16)]
+    done: list[int] = []
+    for block in [*ours, *others]:
+        assert tiers.cascade(block.key, block.frame, None, lambda: done.append(1))
+    assert tiers.drain(10.0)
+
+    dropped = tiers.drop_namespace(b"N" * 16, [ours[0].key])
+
+    assert dropped == [
+        TierDrop("memory", 3),
+        TierDrop("filesystem", 3),
+        TierDrop("silent", 1, "the tier cannot say which blocks it has"),
+    ]
+    assert tiers.lookup([block.key for block in ours], Deadline.after(5.0)) == [-1, 2, 2]
+    assert tiers.lookup([others[0].key], Deadline.after(5.0)) == [0]
+    tiers.close()
+
+
+def test_a_tier_that_cannot_be_read_says_why_blocks_are_left(tmp_path: Path) -> None:
+    folder = FilesystemStore(FilesystemOptions(root=tmp_path / "tier", sweep_interval_s=0))
+    tiers = LowerTiers([folder, MemoryStore()], threads=1, queue_bytes=1 << 20)
+    (tmp_path / "tier" / "kveik-1").rename(tmp_path / "tier" / "away")
+
+    broken, sound = tiers.drop_namespace(b"N" * 16)
+
+    assert "cannot list" in broken.left
+    assert sound == TierDrop("memory", 0)
+    tiers.close()
+
+
+class ListedFaultyStore(FaultyStore):
+    """A faulty store that can say what it has."""
+
+    def keys(self, namespace: bytes) -> Iterator[Sequence[BlockKey]]:
+        assert isinstance(self._inner, MemoryStore)
+        return self._inner.keys(namespace)
+
+
+def test_blocks_that_cannot_be_deleted_are_counted_as_left() -> None:
+    store = ListedFaultyStore(MemoryStore())
+    tiers = LowerTiers([store], threads=1, queue_bytes=1 << 20)
+    block = make_block(1)
+    store.put([block.key], [block.frame], Deadline.after(10.0))
+    store.faults = Faults(fail="busy", operations=frozenset({"delete"}))
+
+    assert tiers.drop_namespace(b"N" * 16) == [TierDrop("memory", 0, "injected")]
+
+    store.faults = Faults()
+    assert tiers.drop_namespace(b"N" * 16) == [TierDrop("memory", 1)]
+    tiers.close()
+
+
+def test_a_tier_that_hangs_while_it_is_listed_is_given_up_and_the_next_one_is_asked() -> None:
+    store = ListedFaultyStore(MemoryStore("hanging"))
+    tiers = LowerTiers([store, MemoryStore()], threads=1, queue_bytes=1 << 20, hang_s=0.05)
+    with store.hung("delete") as gate:
+        block = make_block(1)
+        store.put([block.key], [block.frame], Deadline.after(10.0))
+        hanging, sound = tiers.drop_namespace(b"N" * 16)
+        assert gate.wait_held()
+        assert hanging.blocks == 0
+        assert hanging.left
+        assert sound == TierDrop("memory", 0)
+    tiers.close()
 
 
 def test_a_namespace_is_described_where_a_tier_can_keep_it(tmp_path: Path) -> None:
