@@ -5,15 +5,13 @@ Where: one engine with Kveik's connector and its agent, one with LMCache's multi
 and its server; both caches hold blocks in shared memory of the same size.
 Each round: both engines answer a new prompt cold. Then the engines' own caches are emptied the same
 way before each request, and both answer it from their shared cache, in turn; who is first changes
-with each round. LMCache hands over a prompt that ends with a block up to its last token; Kveik's setting
-``whole_prompt_hits`` does the same here, where by default it splits prompts as the engine's own cache does.
+with each round. Both have their default settings.
 
 LMCache's in-process connector is left out: version 0.5.6 has none for CPUs
 ("No supported cpu connector found", then it serves without a cache).
 """
 
 import argparse
-from dataclasses import replace
 
 from benchmarks.options import Recorder, lengths_option, parser, rig_spec, say
 from benchmarks.request import cold, external_hit, unique_prompts
@@ -31,16 +29,10 @@ def main() -> None:
     options = parser(__doc__ or "", rounds=4, engine_environment=".venv-lmcache")
     lengths_option(options, (512, 700, 1024, 2048, 3000, 4096, 7000))
     options.add_argument("--repeats", type=int, default=4, help="hits of each side for each prompt")
-    options.add_argument(
-        "--default-split",
-        action="store_true",
-        help="leave Kveik's whole_prompt_hits at its default, off: the last block of a prompt is computed",
-    )
     given = options.parse_args()
     question = f"TTFT of external hits, {given.model.name}, {given.dtype}: Kveik against LMCache"
     recorder = Recorder("against-lmcache", question, given)
-    spec = replace(rig_spec(given), connector={"whole_prompt_hits": not given.default_split})
-    with recorder.writing(conditions(given), claims(given.tokens)), Rig(spec, say) as rig:
+    with recorder.writing(conditions(given), claims(given.tokens)), Rig(rig_spec(given), say) as rig:
         rig.start_agent()
         rig.start_lmcache_server()
         engines = {KVEIK: rig.kveik_engine("kveik-engine"), LMCACHE: rig.lmcache_engine("lmcache-engine")}
@@ -87,13 +79,6 @@ def claims(lengths: list[int]) -> list[Claim]:
     ]
 
 
-def split_in_words(default: bool) -> str:
-    """What was done about prompts that end with a block: it decides who is faster there."""
-    if default:
-        return "whole_prompt_hits is off (the default): of a prompt that ends with a block, the last block is computed"
-    return "whole_prompt_hits is on (not the default), since LMCache always loads to the prompt's end"
-
-
 def conditions(given: argparse.Namespace) -> dict[str, str]:
     """What a reader must know beside the machine."""
     return {
@@ -101,7 +86,7 @@ def conditions(given: argparse.Namespace) -> dict[str, str]:
         "model": f"{given.model.name}, {given.dtype}",
         "engines": f"one for each side, both computing on core {given.core}, eager; they take turns",
         "emptied before each hit": "the engine's own prefix cache, by POST /reset_prefix_cache on both",
-        "Kveik": f"arena in shared memory; {split_in_words(given.default_split)}",
+        "Kveik": "default settings, arena in shared memory",
         "LMCache": "multiprocess server, transfer mode auto with shared memory, chunks of 256 tokens (default)",
         "rounds": f"{given.rounds} prompts a length, {given.repeats} hits of each side for a prompt",
     }

@@ -24,12 +24,7 @@ INTRODUCTION = """\
 Each benchmark compares things within one run: all sides are measured in turn, shortly after one another, and a claim
 is judged on the median over rounds of the ratio within each round. Ratios carry over to other machines far better than
 the times beside them do. What others computed meanwhile (in cores, time stolen by other virtual machines included) is
-measured too and stated with each result.
-
-A result that missed its bound stays here when it is measured again: `overhead-cold-2048` repeats, alone and over more
-rounds, the one workload of `overhead` that missed. Which of two caches is faster for a prompt that ends with a block
-depends on one setting of Kveik, `whole_prompt_hits`; `against-lmcache` has it on, `against-lmcache-default-split` has
-it off, as it is by default."""
+measured too and stated with each result."""
 
 
 def main() -> None:

@@ -25,7 +25,6 @@ BENCHMARKS = {
     "ttft-bfloat16": ("ttft", VLLM, ["--dtype", "bfloat16"]),
     "ttft-float32": ("ttft", VLLM, ["--dtype", "float32"]),
     "against-lmcache": ("against_lmcache", LMCACHE, []),
-    "against-lmcache-default-split": ("against_lmcache", LMCACHE, ["--default-split"]),
     "overhead": ("overhead", VLLM, []),
     "startup": ("startup", VLLM, []),
 }

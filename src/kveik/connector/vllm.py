@@ -157,6 +157,13 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
             for job in self._step_metadata().loads:
                 self._worker.queue_load(job)
 
+    def has_connector_metadata(self) -> bool:
+        """Nothing is to be done around a layer, so vLLM need not call the next two for each of them.
+
+        It asks this in ``model_executor/layers/attention/kv_transfer_utils.py`` only.
+        """
+        return False
+
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing: loads are asynchronous and complete before the request is scheduled."""
 
