@@ -92,7 +92,7 @@ class AgentSettings:
     filesystem_threads: int = setting(4, "Threads that read and write the filesystem tier.", minimum=1, maximum=256)
     tier_deadline_s: float = setting(
         5.0,
-        "Longest wait for one transfer of a lower tier; then the block is a failure.",
+        "Longest wait for one transfer of a lower tier, which is then a failure, and for its opening at start.",
         unit="s",
         minimum=0.01,
         maximum=WAIT_MAX_S,

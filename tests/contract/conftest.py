@@ -17,6 +17,7 @@ from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
 from kveik.store.memory import MemoryStore
+from kveik.store.opening import OpeningStore
 
 MIB = 1 << 20
 
@@ -32,6 +33,11 @@ def _arena(folder: Path, limit_bytes: int) -> ArenaStore:
     return ArenaStore(Arena(open_arena_file(request)))
 
 
+def _opening(folder: Path, limit_bytes: int) -> OpeningStore:
+    promised = FilesystemOptions(root=folder, limit_bytes=limit_bytes).capabilities
+    return OpeningStore("filesystem", promised, lambda: _filesystem(folder, limit_bytes), wait_s=20.0)
+
+
 #: name -> how to make it in a folder with a limit in bytes (0: none)
 MAKERS: dict[str, Callable[[Path, int], BlockStore]] = {
     "memory": lambda _, limit_bytes: MemoryStore(limit_bytes=limit_bytes),
@@ -39,6 +45,7 @@ MAKERS: dict[str, Callable[[Path, int], BlockStore]] = {
     "arena": _arena,
     "instrumented memory": lambda _, limit_bytes: InstrumentedStore(MemoryStore(limit_bytes=limit_bytes), ignore),
     "guarded filesystem": lambda folder, limit_bytes: GuardedStore(_filesystem(folder, limit_bytes)),
+    "filesystem that opened in time": _opening,
     "faulty memory without faults": lambda _, limit_bytes: FaultyStore(MemoryStore(limit_bytes=limit_bytes)),
 }
 

@@ -17,7 +17,10 @@ from kveik.store.arena_file import ArenaRequest, open_arena_file
 from kveik.store.base import BlockStore
 from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_options import FilesystemOptions
+from kveik.store.opening import OpeningStore
 from kveik.store.tiered import LowerTiers
+
+FILESYSTEM = "filesystem"
 
 
 def default_arena_path() -> str:
@@ -83,11 +86,8 @@ class NodeAgent:
         return arena
 
     def _open_tiers(self, settings: AgentSettings, clock: Clock) -> LowerTiers:
-        stores: list[BlockStore] = []
-        if settings.filesystem:
-            stores.append(FilesystemStore(FilesystemOptions.from_settings(settings), listener=self._tell, clock=clock))
         return LowerTiers(
-            stores,
+            [self._open_filesystem(settings, clock)] if settings.filesystem else [],
             threads=settings.filesystem_threads,
             # Queued blocks are pinned: they must leave room for new ones.
             queue_bytes=min(settings.cascade_queue_bytes, self.arena.file.layout.arena_bytes // 4),
@@ -95,6 +95,17 @@ class NodeAgent:
             clock=clock,
             policy=BreakerPolicy(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
             hang_s=settings.tier_deadline_s,
+        )
+
+    def _open_filesystem(self, settings: AgentSettings, clock: Clock) -> BlockStore:
+        options = FilesystemOptions.from_settings(settings)
+        return OpeningStore(
+            FILESYSTEM,
+            options.capabilities,
+            lambda: FilesystemStore(options, name=FILESYSTEM, listener=self._tell, clock=clock),
+            wait_s=settings.tier_deadline_s,
+            listener=self._tell,
+            clock=clock,
         )
 
     def _fault_pages_in(self) -> None:

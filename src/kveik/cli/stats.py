@@ -55,7 +55,7 @@ def tables(state: Mapping[str, Any]) -> list[Table]:
         overview.add_row(name.replace("_", " "), shown)
     return [
         overview,
-        _rows("tiers", state["tiers"], ("name", "blocks", "bytes", "capacity_bytes", "read_only", "breaker")),
+        _rows("tiers", state["tiers"], ("name", "state", "blocks", "bytes", "capacity_bytes", "read_only", "breaker")),
         _rows("namespaces", state["namespaces"], ("label", "digest", "blocks", "bytes")),
         _rows("connections", state["connections"], ("role", "label", "pid", "leases")),
         _rows("counters", [{"name": n, "count": c} for n, c in state["counters"].items()], ("name", "count")),

@@ -47,6 +47,7 @@ REASONS = (
     "breaker_open",
     "closed",
     "unavailable",
+    "not_open",
     "injected",
 )
 
@@ -105,6 +106,10 @@ class Capabilities:
     bounded: bool  # has a size limit and evicts by itself
 
 
+#: States of a tier: usable, waiting for its medium, or given up for now.
+READY, OPENING, OUT = "ready", "opening", "out"
+
+
 @dataclass(frozen=True, slots=True)
 class StoreStats:
     """Sizes of a tier, as far as it knows them."""
@@ -114,6 +119,7 @@ class StoreStats:
     capacity_bytes: int
     read_only: bool = False
     notes: tuple[str, ...] = ()
+    state: str = READY
 
 
 class BlockStore(Protocol):

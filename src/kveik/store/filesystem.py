@@ -74,8 +74,7 @@ class FilesystemStore:
     @property
     def capabilities(self) -> Capabilities:
         """Survives restarts, is seen by every node that mounts the folder, and evicts by itself."""
-        bounded = self._options.limit_bytes > 0 or self._options.reserve_bytes > 0
-        return Capabilities(durable=True, shared=True, bounded=bounded)
+        return self._options.capabilities
 
     def describe(self, namespace: Namespace) -> None:
         """Keep the namespace's facts as ``namespace.json`` beside its blocks. Raises ``OSError``."""

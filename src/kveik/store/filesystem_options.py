@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from kveik.config import AgentSettings
+from kveik.store.base import Capabilities
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +28,11 @@ class FilesystemOptions:
     read_only_pause_s: float = 10.0
     quarantine_blocks: int = 64
     quarantine_bytes: int = 1 << 30
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the tier promises: it survives restarts, every node that mounts the folder sees it, and it evicts."""
+        return Capabilities(durable=True, shared=True, bounded=self.limit_bytes > 0 or self.reserve_bytes > 0)
 
     @classmethod
     def from_settings(cls, settings: AgentSettings) -> Self:

@@ -56,6 +56,7 @@ TIER_GAUGES = (
     (MetricRow("tier_stuck_threads", "Threads that hang in a lower tier", ("tier",)), "stuck_threads"),
 )
 BREAKER_OPEN = MetricRow("tier_breaker_open", "1 while a lower tier is left out after failures", ("tier",))
+OUT = MetricRow("tier_out", "1 while a lower tier is not open: its medium does not answer", ("tier",))
 CONNECTIONS = MetricRow("connections", "Connected clients")
 
 State = Callable[[], Mapping[str, Any]]
@@ -66,7 +67,7 @@ def all_rows() -> Iterable[MetricRow]:
     yield from COUNTERS
     yield LOOKUP_SECONDS
     yield from (row for row, _ in (*ARENA_GAUGES, *TIER_GAUGES))
-    yield from (BREAKER_OPEN, CONNECTIONS)
+    yield from (BREAKER_OPEN, OUT, CONNECTIONS)
 
 
 class AgentMetrics:
@@ -127,7 +128,8 @@ class StateCollector(Collector):
             for tier in state["tiers"]:
                 family.add_metric([tier["name"]], float(tier[entry]))
             yield family
-        breakers = GaugeMetricFamily(PREFIX + BREAKER_OPEN.name, BREAKER_OPEN.help, labels=BREAKER_OPEN.labels)
-        for tier in state["tiers"]:
-            breakers.add_metric([tier["name"]], float(tier["breaker"] != "closed"))
-        yield breakers
+        for row, entry, fine in ((BREAKER_OPEN, "breaker", "closed"), (OUT, "state", "ready")):
+            family = GaugeMetricFamily(PREFIX + row.name, row.help, labels=row.labels)
+            for tier in state["tiers"]:
+                family.add_metric([tier["name"]], float(tier[entry] != fine))
+            yield family

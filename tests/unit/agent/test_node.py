@@ -1,4 +1,7 @@
 import os
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,6 +10,8 @@ from kveik.agent.node import NodeAgent, default_arena_path
 from kveik.clock import Deadline
 from kveik.errors import AgentError, StoreError
 from kveik.records import Record, StateRecord
+from kveik.store import filesystem
+from kveik.store.filesystem_files import check_root
 from tests.agents import (
     MIB,
     NAMESPACE,
@@ -83,6 +88,54 @@ def test_a_filesystem_tier_that_cannot_be_used_stops_the_start(tmp_path: Path) -
     (tmp_path / "tier").write_text("no folder")
     with pytest.raises(StoreError):
         NodeAgent(settings_in(tmp_path, filesystem=str(tmp_path / "tier")))
+
+
+@pytest.fixture
+def hung_mount(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Whoever touches the tier's folder is held until the event is set."""
+    answers = threading.Event()
+
+    def held(root: Path) -> bool:
+        assert answers.wait(60)
+        return check_root(root)
+
+    monkeypatch.setattr(filesystem, "check_root", held)
+    yield answers
+    answers.set()
+
+
+def test_an_agent_starts_and_serves_its_arena_while_the_mount_of_its_tier_hangs(
+    tmp_path: Path, hung_mount: threading.Event
+) -> None:
+    keys = some_keys(3)
+    records: list[Record] = []
+    with running_agent(
+        tmp_path, listener=records.append, filesystem=str(tmp_path / "tier"), tier_deadline_s=0.05
+    ) as agent:
+        client = connected(tmp_path)
+        assert store_blocks(client, keys) == ["stored"] * 3
+        assert load_blocks(client, keys) == ["hit"] * 3
+        assert load_blocks(client, some_keys(1)) != ["hit"]
+        (tier,) = client.stats(Deadline.after(5))["tiers"]
+        assert (tier["name"], tier["state"], tier["durable"]) == ("filesystem", "opening", True)
+        assert "did not open within 0.05 s" in " ".join(tier["notes"])
+        assert not (tmp_path / "tier").exists()
+
+        hung_mount.set()
+        wait_until(lambda: client.stats(Deadline.after(5))["tiers"][0]["state"] == "ready", "the tier has joined")
+        late = some_keys(2)
+        store_blocks(client, late)
+        assert agent.lower.drain(10)
+        wait_until(lambda: client.stats(Deadline.after(5))["tiers"][0]["blocks"] == 2, "new blocks are written down")
+        client.close()
+    part = [(record.after, record.why) for record in records if isinstance(record, StateRecord)]
+    assert [after for after, _ in part if after in ("opening", "ready")].count("opening") == 1
+
+
+def test_an_agent_stops_although_the_mount_of_its_tier_hangs(tmp_path: Path, hung_mount: threading.Event) -> None:
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier"), tier_deadline_s=0.05):
+        start_s = time.monotonic()
+    assert time.monotonic() - start_s < 10
 
 
 def test_the_arena_lies_in_shared_memory_unless_told_otherwise() -> None:

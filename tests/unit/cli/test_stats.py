@@ -1,10 +1,12 @@
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from kveik.cli import main
 from kveik.cli.stats import size_text
+from kveik.store import filesystem
 from tests.agents import running_agent
 
 
@@ -15,6 +17,17 @@ def test_the_state_is_printed_as_tables(tmp_path: Path, capsys: pytest.CaptureFi
     assert "free slabs" in text
     assert "16.0 MiB" in text
     assert "filesystem" in text
+
+
+def test_a_tier_that_is_not_open_yet_is_shown_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(filesystem, "check_root", lambda _: answers.wait(60))
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier"), tier_deadline_s=0.05):
+        assert main.main(["stats", "--socket", str(tmp_path / "agent.sock")]) == 0
+        answers.set()
+    assert "opening" in capsys.readouterr().out
 
 
 def test_the_state_is_printed_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

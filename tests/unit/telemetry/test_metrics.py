@@ -11,6 +11,7 @@ STATE = {
     "connections": [{}, {}],
     "tiers": [{
         "name": "filesystem", "blocks": 7, "bytes": 700, "read_only": True, "stuck_threads": 1, "breaker": "open",
+        "state": "opening",
     }],
 }  # fmt: skip
 
@@ -59,6 +60,7 @@ def test_the_state_becomes_gauges_when_asked() -> None:
     assert values[PREFIX + 'tier_blocks{tier="filesystem"}'] == 7
     assert values[PREFIX + 'tier_read_only{tier="filesystem"}'] == 1
     assert values[PREFIX + 'tier_breaker_open{tier="filesystem"}'] == 1
+    assert values[PREFIX + 'tier_out{tier="filesystem"}'] == 1
 
 
 def test_every_metric_has_one_row_with_help() -> None:
