@@ -1,0 +1,37 @@
+"""The engines as the router sees them now."""
+
+from dataclasses import dataclass, field
+
+from kveik.breaker import Breaker, BreakerPolicy
+from kveik.fleet.announcement import EngineAnnouncement
+
+#: Engines that one router can tell apart: each has one bit in the prefix index.
+SLOTS_MAX = 64
+
+
+@dataclass(slots=True, eq=False)
+class EngineView:
+    """One engine. ``slot`` is its number in the prefix index, 0 to 63, and never changes.
+
+    ``in_flight`` and ``waiting_tokens`` are booked when a request is sent, not when it is
+    answered: the requests under way, and the prompt tokens they still have to compute.
+    ``prefill_tokens_s`` is learned from answers; 0 while unknown. ``share`` is the part of a full
+    engine's load that it may get now (below 1 after a return: slow start).
+    """
+
+    announcement: EngineAnnouncement
+    slot: int
+    breaker: Breaker = field(default_factory=lambda: Breaker(BreakerPolicy(failures=3, open_s=1.0, open_max_s=30.0)))
+    state: str = "ready"
+    why: str = ""
+    in_flight: int = 0
+    waiting_tokens: int = 0
+    prefill_tokens_s: float = 0.0
+    share: float = 1.0
+    chosen: int = 0
+    group: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its id in the fleet."""
+        return self.announcement.name
