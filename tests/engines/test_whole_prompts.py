@@ -1,4 +1,4 @@
-"""A prompt that ends with a block: loaded to its end (see ``test_layouts``), or split as the engine's own cache does."""
+"""A prompt that ends with a block: loaded to its end, or split as the engine's own cache does."""
 
 from collections.abc import Callable
 from typing import Any
