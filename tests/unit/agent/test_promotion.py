@@ -1,5 +1,6 @@
 """Reads that need a lower tier, over the real tiers with a store that can misbehave."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,10 @@ from kveik.kv.keys import BlockKey
 from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
 from kveik.store.base import BlockResult, Status
+from kveik.store.faulty import Faults, FaultyStore
 from kveik.store.memory import MemoryStore
 from kveik.store.tiered import LowerTiers
+from kveik.store.writer import Writer
 from tests.agents import payload_of, some_keys, wait_until
 
 SIZE = 20_000
@@ -175,3 +178,93 @@ def test_a_read_that_finds_no_room_says_so(promoter: Promoter, arena: Arena, sto
 def test_without_lower_tiers_absent_is_a_miss(arena: Arena) -> None:
     promoter = Promoter(arena, LowerTiers([], threads=1, queue_bytes=0))
     assert read(promoter, some_keys(2)) == [Outcome(Status.MISS)] * 2
+
+
+def store_in(arena: Arena, keys: Sequence[BlockKey], size: int = SIZE) -> None:
+    """Commit blocks, as a writing engine does."""
+    slots = [reservation.slot for reservation in arena.reserve(keys, size, Writer.of(os.getpid()))]
+    for key, slot in zip(keys, slots, strict=True):
+        arena.view(slot)[frame.HEADER_BYTES :] = payload_of(key, size)
+    arena.commit(slots, [frame.payload_digest(payload_of(key, size)) for key in keys])
+
+
+@pytest.fixture
+def left_over(tmp_path: Path) -> Iterator[tuple[Arena, list[BlockKey]]]:
+    """An arena with three blocks of an earlier agent, none of them checked yet."""
+    keys = some_keys(3)
+    request = ArenaRequest(str(tmp_path / "left"), 1 << 20, 256 << 10)
+    before = Arena(open_arena_file(request))
+    store_in(before, keys)
+    before.close()
+    arena = Arena(open_arena_file(request))
+    assert arena.stats().unverified == 3
+    yield arena, keys
+    arena.close()
+
+
+def test_a_block_of_an_earlier_agent_is_checked_before_it_is_served(left_over: tuple[Arena, list[BlockKey]]) -> None:
+    arena, keys = left_over
+    promoter = Promoter(arena, LowerTiers([], threads=1, queue_bytes=0))
+    (slot,) = arena.locate([keys[1]])
+    arena.view(slot)[frame.HEADER_BYTES + 5] ^= 1
+    outcomes = read(promoter, keys)
+    assert [(outcome.status, outcome.reason) for outcome in outcomes] == [
+        (Status.HIT, ""),
+        (Status.CORRUPT, "checksum"),
+        (Status.HIT, ""),
+    ]
+    assert arena.stats().unverified == 0
+    assert arena.stats().pinned == 2
+    assert read(promoter, [keys[1]]) == [Outcome(Status.MISS)], "what was wrong is gone"
+
+
+def test_no_time_is_spent_on_checking_after_the_deadline(left_over: tuple[Arena, list[BlockKey]]) -> None:
+    arena, keys = left_over
+    promoter = Promoter(arena, LowerTiers([], threads=1, queue_bytes=0))
+    assert [outcome.reason for outcome in read(promoter, keys, seconds=0)] == ["timeout"] * 3
+    assert (arena.stats().unverified, arena.stats().pinned) == (3, 0)
+    assert [outcome.status for outcome in read(promoter, keys)] == [Status.HIT] * 3
+
+
+class LyingStore(MemoryStore):
+    """Says that it read a block, and leaves something else in the buffer."""
+
+    def __init__(self, left: bytes) -> None:
+        super().__init__()
+        self.left = left
+
+    def get(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        for buffer in buffers:
+            buffer[: len(self.left)] = self.left
+        return [BlockResult(Status.HIT, len(buffer)) for buffer in buffers]
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"not even a header", bytes(frame.HEADER_BYTES)], ids=["nothing", "text", "zeros"]
+)
+def test_a_tier_that_says_hit_without_a_frame_of_the_block_is_not_believed(arena: Arena, left: bytes) -> None:
+    lower = LowerTiers([LyingStore(left)], threads=1, queue_bytes=0)
+    assert read(Promoter(arena, lower), some_keys(2)) == [Outcome(Status.FAILED, reason="foreign")] * 2
+    assert (arena.stats().reserved, arena.stats().pinned, arena.stats().blocks) == (0, 0, 0)
+    lower.close()
+
+
+def test_those_who_wait_for_anothers_fetch_share_its_failure_and_do_not_ask_again(arena: Arena) -> None:
+    store = CountingStore()
+    faulty = FaultyStore(store, Faults(fail="io_error", operations=frozenset({"get"})))
+    lower = LowerTiers([faulty], threads=4, queue_bytes=0)
+    promoter = Promoter(arena, lower)
+    keys = some_keys(1)
+    outcomes: list[Outcome] = []
+    with faulty.hung("get") as gate:
+        threads = [threading.Thread(target=lambda: outcomes.extend(read(promoter, keys, 20))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        assert gate.wait_held()
+        wait_until(lambda: len(promoter._under_way) == 1, "one fetch is under way")
+    for thread in threads:
+        thread.join(20)
+    assert [(outcome.status, outcome.reason) for outcome in outcomes] == [(Status.FAILED, "io_error")] * 3
+    assert promoter._under_way == {}
+    assert arena.stats().reserved == 0
+    lower.close()

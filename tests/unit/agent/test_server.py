@@ -1,5 +1,6 @@
 """The agent over its socket: foreign, broken and slow clients harm nobody else."""
 
+import errno
 import os
 import socket
 import struct
@@ -15,10 +16,24 @@ from hypothesis import strategies as st
 from kveik.agent import server, wire
 from kveik.agent.client import AgentClient
 from kveik.agent.node import NodeAgent
-from kveik.agent.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSION, Answer, Commit, Hello, Refused, Reserve, Stats
-from kveik.agent.service import AgentService
+from kveik.agent.protocol import (
+    MAX_MESSAGE_BYTES,
+    PROTOCOL_VERSION,
+    Answer,
+    Commit,
+    Hello,
+    Lookup,
+    Refused,
+    Report,
+    Request,
+    Reserve,
+    Stats,
+    Welcome,
+)
+from kveik.agent.service import AgentService, Job, Session
 from kveik.agent.tally import Tally
 from kveik.clock import Deadline
+from kveik.kv.keys import BlockKey
 from kveik.records import ignore
 from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
@@ -194,6 +209,137 @@ def test_lookups_keep_their_deadline_while_reads_hang_in_a_lower_tier(tmp_path: 
     serving.close()
     lower.close()
     arena.close()
+
+
+def test_a_defect_met_by_one_request_ends_that_connection_with_a_word_and_is_logged(
+    agent: NodeAgent, client: AgentClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sound = agent.service.begin
+
+    def begin(session: Session, request: Request) -> Answer | Job:
+        if session.role == "raw":
+            raise RuntimeError("a defect of the agent")
+        return sound(session, request)
+
+    monkeypatch.setattr(agent.service, "begin", begin)
+    with raw_connection(agent, greeted=True) as sock:
+        sock.sendall(wire.encode(Stats(7)))
+        assert answer_of(sock) == Refused(0, "the agent failed on this request; its log says why")
+        assert has_ended(sock)
+    assert client.stats(Deadline.after(5))
+    assert "a defect of the agent" in caplog.text
+
+
+def test_a_defect_in_slow_work_refuses_that_request_and_the_connection_goes_on(
+    agent: NodeAgent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def check(key: BlockKey) -> bool:
+        raise RuntimeError("a defect while checking")
+
+    monkeypatch.setattr(agent.service, "_check", check)
+    with raw_connection(agent, greeted=True) as sock:
+        sock.sendall(wire.encode(Report(5, [bytes(key) for key in some_keys(1)], "checksum")))
+        assert answer_of(sock) == Refused(5, "the agent failed on this request; its log says why")
+        sock.sendall(wire.encode(Stats(6)))
+        assert answer_of(sock).id == 6
+    assert "Report failed" in caplog.text
+
+
+def test_slots_are_tidied_up_although_one_round_failed(
+    agent: NodeAgent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds: list[int] = []
+
+    def take_back() -> int:
+        rounds.append(len(rounds))
+        if len(rounds) == 1:
+            raise RuntimeError("a defect while tidying")
+        return 0
+
+    monkeypatch.setattr(server, "TIDY_EVERY_S", 0.01)
+    monkeypatch.setattr(agent.service, "take_back", take_back)
+    wait_until(lambda: len(rounds) >= 3, "rounds go on")
+    assert "tidying up failed; trying again" in caplog.text
+
+
+def test_another_user_is_refused_by_what_the_kernel_says(agent: NodeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = os.geteuid() + 4711
+    monkeypatch.setattr(server, "peer_of", lambda _: (os.getpid(), stranger))
+    with raw_connection(agent) as sock:
+        answer = answer_of(sock)
+        assert answer == Refused(0, f"user {stranger} may not use the agent of user {os.geteuid()}")
+        assert has_ended(sock)
+    assert agent.service.state()["connections"] == []
+
+
+def test_a_client_that_leaves_without_a_word_leaves_nothing_behind(agent: NodeAgent) -> None:
+    for _ in range(5):
+        raw_connection(agent).close()
+    wait_until(lambda: "0 connections" in repr(agent._server), "all connections are forgotten")
+    assert agent.service.state()["connections"] == []
+
+
+def test_a_client_that_is_gone_before_it_is_welcomed_holds_no_session(
+    agent: NodeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = threading.Event()
+    sound = agent.service.greet
+
+    def greet(peer_pid: int, hello: Hello) -> tuple[Session, Welcome]:
+        assert left.wait(10)
+        return sound(peer_pid, hello)
+
+    monkeypatch.setattr(agent.service, "greet", greet)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    sock = raw_connection(agent)
+    sock.sendall(wire.encode(Hello(0, PROTOCOL_VERSION, "raw", os.getpid())))
+    sock.close()
+    left.set()
+    wait_until(lambda: "0 connections" in repr(agent._server), "the connection is forgotten")
+    assert agent.service.state()["connections"] == []
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "the arena's descriptor is closed")
+
+
+def test_an_agent_out_of_descriptors_accepts_again_when_there_are_some(
+    agent: NodeAgent, client: AgentClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listening = agent._server._socket
+
+    class Exhausted:
+        """The listening socket, short of descriptors for its first two connections."""
+
+        def __init__(self, sock: socket.socket) -> None:
+            self.sock = sock
+            self.failures = 2
+
+        def accept(self) -> tuple[socket.socket, object]:
+            if self.failures:
+                self.failures -= 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self.sock.accept()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.sock, name)
+
+    exhausted = Exhausted(listening.sock)
+    listening.sock = exhausted  # type: ignore[assignment]
+    for _ in range(2):  # the first wakes the thread that is in the real accept
+        connected(tmp_path).close()
+    assert exhausted.failures == 0
+    assert "cannot accept a connection: [Errno 24] Too many open files" in caplog.text
+    assert client.stats(Deadline.after(5))
+
+
+def test_a_client_that_stops_reading_in_the_middle_of_an_answer_is_cut_off(
+    agent: NodeAgent, client: AgentClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "SEND_S", 0.2)
+    hashes = [number.to_bytes(16, "little") for number in range(400_000)]
+    with raw_connection(agent, greeted=True) as deaf:
+        deaf.sendall(wire.encode(Lookup(1, b"n" * 16, [0], [(0, hashes)], 5.0)))  # its answer fits no socket buffer
+        wait_until(lambda: "in the middle of a message" in caplog.text, "the client is cut off")
+        wait_until(lambda: len(agent.service.state()["connections"]) == 1, "its session has ended")  # type: ignore[arg-type]
+    assert client.stats(Deadline.after(5))
 
 
 def test_closing_the_agent_ends_every_connection(tmp_path: Path) -> None:

@@ -58,14 +58,16 @@ def packed(count: int) -> list[bytes]:
 class Bench:
     """A service with one lower tier, and one session on it."""
 
-    def __init__(self, folder: Path, below: Callable[[], BlockStore] = MemoryStore) -> None:
+    def __init__(
+        self, folder: Path, below: Callable[[], BlockStore] = MemoryStore, *, queue_bytes: int = 1 << 20
+    ) -> None:
         self.records: list[Record] = []
         self.clock = FakeClock()
         self.tally = Tally()
         file = open_arena_file(ArenaRequest(str(folder / "arena"), 2 << 20, 256 << 10))
         self.arena = Arena(file, listener=self.tell, clock=self.clock)
         self.below = below()
-        self.lower = LowerTiers([self.below], threads=2, queue_bytes=1 << 20, listener=self.tell)
+        self.lower = LowerTiers([self.below], threads=2, queue_bytes=queue_bytes, listener=self.tell)
         self.service = AgentService(self.arena, self.lower, listener=self.tell, tally=self.tally, clock=self.clock)
         self.session = self.greet()
 
@@ -335,6 +337,17 @@ def test_a_tier_that_cannot_say_what_it_has_keeps_what_the_arena_does_not_know_a
         1, 1, {"memory": 1}, ["memory: blocks may be left: the tier cannot say which blocks it has"]
     )
     assert bench.below.lookup([in_both, below_only], Deadline.after(1)) == [False, True]
+    bench.close()
+
+
+def test_blocks_that_find_the_way_down_full_stay_in_the_arena_and_are_counted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, queue_bytes=SIZE)  # less than one frame
+    keys = some_keys(3)
+    bench.store(keys)
+    assert FailureRecord("cascade", "put", "failed", "busy", 3) in bench.records
+    assert bench.arena.stats().pinned == 0
+    assert bench.lookup(keys, [0]) == [bytes([1, 1, 1])]
+    assert bench.below.stats().blocks == 0
     bench.close()
 
 

@@ -76,6 +76,48 @@ def test_a_folder_that_others_can_change_is_refused(tmp_path: Path) -> None:
         SocketFile(str(tmp_path / "open" / "agent.sock"))
 
 
+def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("no folder")
+    with pytest.raises(AgentError, match=r"cannot use the folder .*run for the agent's socket"):
+        SocketFile(str(tmp_path / "run" / "agent.sock"))
+
+
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("data")
+    (tmp_path / "agent.sock.lock").symlink_to(precious)
+    with pytest.raises(AgentError, match=r"cannot create .*agent\.sock\.lock"):
+        SocketFile(str(tmp_path / "agent.sock"))
+    assert precious.read_text() == "data"
+
+
+def test_a_socket_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "agent.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as foreign:
+        foreign.bind(path)
+        with pytest.raises(AgentError, match="somebody seems to listen at"):
+            SocketFile(path)
+    assert Path(path).is_socket()
+
+
+def test_a_failed_start_gives_the_lock_back(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    (tmp_path / "agent.sock.starting").mkdir()
+    with pytest.raises(AgentError, match="cannot listen at"):
+        SocketFile(str(path))
+    (tmp_path / "agent.sock.starting").rmdir()
+    SocketFile(str(path)).close()
+
+
+def test_what_a_killed_agent_left_half_made_is_no_obstacle(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    (tmp_path / "agent.sock.starting").write_text("left behind")
+    listening = SocketFile(str(path))
+    assert path.is_socket()
+    assert not (tmp_path / "agent.sock.starting").exists()
+    listening.close()
+
+
 def test_closing_leaves_the_socket_of_a_later_agent(tmp_path: Path) -> None:
     path = tmp_path / "agent.sock"
     first = SocketFile(str(path))
