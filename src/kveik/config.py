@@ -169,7 +169,50 @@ class ConnectorSettings:
     )
 
 
-SECTIONS: Mapping[str, type] = {"agent": AgentSettings, "connector": ConnectorSettings}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RouterSettings:
+    """``[router]``: the one address that clients know."""
+
+    registry: str = setting(
+        "",
+        "Where engines are registered: etcd://HOST:PORT[,HOST:PORT][/PREFIX], which several routers share; "
+        "empty: a file of this router.",
+        unit="url",
+    )
+    registry_file: str = setting(
+        "", "File of the registry, with etcd its copy; empty: fleet.json in the runtime directory.", unit="path"
+    )
+    registry_deadline_s: float = setting(
+        2.0, "Longest wait for one answer of etcd.", unit="s", minimum=0.05, maximum=60.0
+    )
+    admission_token_file: str = setting(
+        "",
+        "File with the token that engines and operators show; empty: KVEIK_ADMISSION_TOKEN, "
+        "or none, and then only loopback may register.",
+        unit="path",
+    )
+    engines_poll_s: float = setting(
+        1.0,
+        "How often the list of engines in the configuration file is looked at.",
+        unit="s",
+        minimum=0.05,
+        maximum=60.0,
+    )
+    lost_kept_s: float = setting(
+        600.0, "How long an engine whose lease ended is still shown.", unit="s", minimum=0.0, maximum=WAIT_MAX_S
+    )
+    hold_kept_hours: float = setting(
+        24.0,
+        "How long an engine that is draining or isolated stays so after its lease ended.",
+        unit="hours",
+        minimum=0.0,
+        maximum=8_760.0,
+    )
+
+
+SECTIONS: Mapping[str, type] = {"agent": AgentSettings, "connector": ConnectorSettings, "router": RouterSettings}
+#: Lists of tables in the same file that are no settings, and who reads them: ``[[engines]]``, kveik.fleet.static_list.
+TABLE_LISTS = ("engines",)
 _Section = TypeVar("_Section")
 
 
@@ -216,7 +259,7 @@ def _from_file(file: Path | None, section: str) -> Mapping[str, Any]:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
-    unknown = sorted(document.keys() - SECTIONS.keys())
+    unknown = sorted(document.keys() - SECTIONS.keys() - set(TABLE_LISTS))
     if unknown:
         raise ConfigError(f"{file}: unknown section {unknown[0]!r}; known are {', '.join(SECTIONS)}")
     values = document.get(section, {})

@@ -17,6 +17,10 @@
     │   └── ProtocolError           a message that is malformed, too long or of another version
     ├── EngineError            an engine seen from outside: refused, died or answered nonsense
     │   └── EngineStartError   an engine that we started did not become ready
+    ├── FleetError             who is in the fleet, and in what state
+    │   ├── UnknownEngineError   no engine of that name is known
+    │   ├── RefusedError         the state of an engine, or another engine, stands against it
+    │   └── RegistryError        the registry (a file, etcd) cannot be read or written
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
 A miss is not an error, and neither is a block that a store could not give: stores answer
@@ -82,6 +86,22 @@ class EngineError(KveikError):
 
 class EngineStartError(EngineError):
     """An engine that we started did not become ready."""
+
+
+class FleetError(KveikError):
+    """Who is in the fleet, and in what state: something asked for cannot be done."""
+
+
+class UnknownEngineError(FleetError):
+    """No engine of that name is known: it was never announced, withdrew or was forgotten."""
+
+
+class RefusedError(FleetError):
+    """The state of an engine, or another engine with its name or address, stands against it."""
+
+
+class RegistryError(FleetError):
+    """The registry, a file or etcd, cannot be read or written."""
 
 
 class VerifyError(KveikError):
