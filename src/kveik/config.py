@@ -208,6 +208,51 @@ class RouterSettings:
         minimum=0.0,
         maximum=8_760.0,
     )
+    keys_file: str = setting(
+        "",
+        "File of API keys, as `kveik key` writes it; followed while the router runs. Empty: no key is asked for.",
+        unit="path",
+    )
+    tenant_isolation: bool = setting(
+        False,
+        "Give each tenant cached prompts of its own: the router sets vLLM's cache_salt, a client's own only divides "
+        "its tenant's share further.",
+    )
+    pass_authorization: bool = setting(
+        False, "Pass the client's Authorization header on to engines; false: engines never see a client's key."
+    )
+    concurrent_max: int = setting(0, "Requests that run at once, of all clients; 0: no limit.", minimum=0)
+    key_concurrent_max: int = setting(
+        0, "Requests that run at once for a key that sets no limit of its own; 0: no limit.", minimum=0
+    )
+    queue_max: int = setting(
+        1000, "Requests that may wait for a place; with more, the key with most of them is refused.", minimum=0
+    )
+    queue_timeout_s: float = setting(
+        30.0, "Longest wait for a place, then 503 with Retry-After.", unit="s", minimum=0.01, maximum=WAIT_MAX_S
+    )
+    usage_file: str = setting(
+        "", "SQLite file in which usage is counted by key and model; empty: since the start only.", unit="path"
+    )
+    access_log: str = setting(
+        "", "Where one JSON line a request goes: a path, - for standard error; empty: nowhere.", unit="path"
+    )
+    telemetry_flush_s: float = setting(
+        1.0,
+        "How often access lines and usage are written; what is younger is lost if the router is killed.",
+        unit="s",
+        minimum=0.05,
+        maximum=60.0,
+    )
+    traces_endpoint: str = setting(
+        "",
+        "OTLP/HTTP address that gets one span a request (needs the extra `otel`); empty: trace context is only "
+        "passed on.",
+        unit="url",
+    )
+    traces_ratio: float = setting(
+        1.0, "Share of the requests without trace context of their own that get a span.", minimum=0.0, maximum=1.0
+    )
 
 
 SECTIONS: Mapping[str, type] = {"agent": AgentSettings, "connector": ConnectorSettings, "router": RouterSettings}
