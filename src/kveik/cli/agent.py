@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ exit codes:
   3  the agent could not start: the message says why and what to do
 """
 
+#: A signal may reach another thread. Python then runs its handler on the main one, but does not wake that up.
+SIGNAL_CHECK_S = 0.2
+
 logger = logging.getLogger("kveik.agent")
 
 
@@ -53,9 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    stop = threading.Event()
+    signals: list[int] = []  # no Event: its lock may be held by this very thread when the handler runs
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda received, _: signals.append(received))
     try:
         settings = load(AgentSettings, file=args.config, environ=os.environ, given=_given(args))
         registry = CollectorRegistry()
@@ -70,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
         _serve_metrics(settings, agent, registry)
         agent.start()
         logger.info("agent %s is ready at %s", agent.service.agent_id, agent.socket_path)
-        stop.wait()
+        while not signals:
+            time.sleep(SIGNAL_CHECK_S)
     except OSError as error:
         print(f"kveik agent: cannot serve metrics on port {settings.metrics_port}: {error.strerror}", file=sys.stderr)
         return 3
