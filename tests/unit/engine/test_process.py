@@ -184,3 +184,60 @@ def test_free_ports_can_be_listened_on() -> None:
 
     with socket.create_server(("127.0.0.1", free_port())):
         pass
+
+
+def test_a_server_whose_log_cannot_be_written_does_not_start_and_leaves_no_descriptor(tmp_path: Path) -> None:
+    server = ServerProcess("server", python("pass"), os.environ, tmp_path / "nowhere" / "log")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(EngineStartError, match=r"cannot start server: .*nowhere"):
+        server.start()
+    assert not server.running
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert "No such file" in server.log_tail()
+
+
+def test_a_server_shows_whether_it_runs(family: tuple[ServerProcess, list[int]]) -> None:
+    server, _ = family
+    assert repr(server) == "ServerProcess(family, running)"
+    server.stop()
+    assert repr(server) == "ServerProcess(family, not running)"
+
+
+def test_only_the_end_of_a_long_log_is_shown(tmp_path: Path) -> None:
+    server = ServerProcess("server", python("pass"), os.environ, tmp_path / "log")
+    server.log.write_bytes(b"\xff\n" + b"".join(b"line %d\n" % number for number in range(50_000)))
+    assert server.log_tail(3).splitlines() == ["line 49997", "line 49998", "line 49999"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137), ("pass", 0)],
+    ids=["exit", "killed", "done"],
+)
+def test_the_tether_ends_as_the_server_did(script: str, code: int) -> None:
+    reading_end, lifeline = os.pipe()
+    done = subprocess.run(
+        [sys.executable, "-m", "kveik.engine.tether", str(reading_end), *python(script)],
+        pass_fds=(reading_end,),
+        start_new_session=True,
+        check=False,
+    )
+    os.close(reading_end)
+    os.close(lifeline)
+    assert done.returncode == code
+
+
+def test_the_tether_ends_its_group_when_the_lifeline_is_cut(tmp_path: Path) -> None:
+    reading_end, lifeline = os.pipe()
+    started = tmp_path / "started"
+    script = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
+    tether = subprocess.Popen(
+        [sys.executable, "-m", "kveik.engine.tether", str(reading_end), *python(script, str(started))],
+        pass_fds=(reading_end,),
+        start_new_session=True,
+    )
+    os.close(reading_end)
+    assert eventually(started.exists)
+    assert tether.poll() is None
+    os.close(lifeline)
+    assert tether.wait(20) == 128 + signal.SIGTERM
