@@ -1,5 +1,7 @@
 """What an engine says of itself when it registers."""
 
+import re
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 import msgspec
@@ -7,6 +9,19 @@ import msgspec
 from kveik.errors import ConfigError
 
 LEASE_MIN_S, LEASE_MAX_S = 1.0, 3600.0
+LEASE_DEFAULT_S = 15.0
+#: A lease is renewed this often within its time, so two heartbeats may be lost.
+HEARTBEATS_A_LEASE = 3
+
+_TEXTS_MAX = 128  # of one field
+_TOKENS_MAX = 1 << 31
+#: Ids become paths, keys of etcd and metric labels.
+_ID = re.compile(r"[A-Za-z0-9:][A-Za-z0-9._:@+-]{0,127}")
+_ID_EXPECTED = "1 to 128 letters, digits and . _ : @ + -, a letter, a digit or : first"
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
+_NAMESPACE = re.compile(r"(?:[0-9a-f]{2}){0,64}")
+_EVENTS = re.compile(r"|tcp://[^\s/?#@]+:\d{1,5}|ipc:///\S+")
+_PRINTABLE = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 
 
 class EngineAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,7 +42,7 @@ class EngineAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     events: str = ""
     replay: str = ""
     simulated: bool = False
-    lease_s: float = 15.0
+    lease_s: float = LEASE_DEFAULT_S
     labels: dict[str, str] = {}
 
     @property
@@ -42,20 +57,54 @@ class EngineAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         host, port = self.host_port
         return self.engine_id or f"{host}:{port}"
 
+    def same_engine(self, other: "EngineAnnouncement") -> bool:
+        """Whether both speak of one engine with one cache; lease and labels may differ."""
+        return msgspec.structs.replace(self, lease_s=0.0, labels={}) == msgspec.structs.replace(
+            other, lease_s=0.0, labels={}
+        )
+
 
 def check_announcement(announcement: EngineAnnouncement) -> EngineAnnouncement:
     """The announcement if it makes sense. Raises :class:`ConfigError` naming field, value and what was expected."""
-    parts = urlsplit(announcement.url)
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
-    if parts.scheme != "http" or not parts.hostname or not port or parts.path not in ("", "/") or parts.query:
-        raise ConfigError(f"url is {announcement.url!r}, expected http://HOST:PORT without a path")
+    _check_url(announcement.url)
+    _match(_ID, "engine_id", announcement.name, _ID_EXPECTED)
+    _match(_NAMESPACE, "namespace", announcement.namespace, "lower-case hex digits, or nothing")
+    _match(_EVENTS, "events", announcement.events, "tcp://HOST:PORT, ipc:///PATH or nothing")
+    _match(_EVENTS, "replay", announcement.replay, "tcp://HOST:PORT, ipc:///PATH or nothing")
+    _check_texts("models", announcement.models)
+    _check_texts("labels", [text for label in announcement.labels.items() for text in label if text])
     lease_s = announcement.lease_s
     if lease_s != 0 and not LEASE_MIN_S <= lease_s <= LEASE_MAX_S:
         raise ConfigError(f"lease_s is {lease_s}, expected {LEASE_MIN_S:g} to {LEASE_MAX_S:g} s, or 0 for none")
     for field in ("max_model_tokens", "block_tokens"):
-        if getattr(announcement, field) < 0:
-            raise ConfigError(f"{field} is {getattr(announcement, field)}, expected 0 (unknown) or more")
+        if not 0 <= getattr(announcement, field) <= _TOKENS_MAX:
+            raise ConfigError(f"{field} is {getattr(announcement, field)}, expected 0 (unknown) to {_TOKENS_MAX}")
     return announcement
+
+
+def _check_url(url: str) -> None:
+    expected = ConfigError(f"url is {url[:200]!r}, expected http://HOST:PORT without a path")
+    # urlsplit drops line breaks without a word, so the text is looked at, not only its parts.
+    scheme, separator, rest = url.partition("://")
+    host, colon, port = rest.removesuffix("/").rpartition(":")
+    if scheme != "http" or not separator or not colon or not _HOST.fullmatch(host):
+        raise expected
+    if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise expected
+    try:
+        urlsplit(url)
+    except ValueError:  # brackets around what is no address
+        raise expected from None
+
+
+def _match(pattern: re.Pattern[str], field: str, value: str, expected: str) -> None:
+    if not pattern.fullmatch(value):
+        raise ConfigError(f"{field} is {value[:200]!r}, expected {expected}")
+
+
+def _check_texts(field: str, texts: Iterable[str]) -> None:
+    listed = list(texts)
+    if len(listed) > _TEXTS_MAX:
+        raise ConfigError(f"{field} has {len(listed)} texts, expected {_TEXTS_MAX} at most")
+    for text in listed:
+        _match(_PRINTABLE, f"a text in {field}", text, "1 to 256 printable characters")
