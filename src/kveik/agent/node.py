@@ -60,7 +60,8 @@ class NodeAgent:
         self._stop.set()
         self._server.close()
         self.lower.close()
-        self._prefault.join()
+        if self._prefault.is_alive():  # not if the agent was never started
+            self._prefault.join()
         self.arena.close()
 
     def _tell(self, record: Record) -> None:

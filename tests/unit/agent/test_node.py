@@ -75,6 +75,13 @@ def test_blocks_go_down_to_the_filesystem_and_come_up_again(tmp_path: Path) -> N
         client.close()
 
 
+def test_an_agent_that_was_never_started_closes_and_gives_everything_back(tmp_path: Path) -> None:
+    NodeAgent(settings_in(tmp_path, filesystem=str(tmp_path / "tier"))).close()
+    assert not (tmp_path / "agent.sock").exists()
+    with running_agent(tmp_path):
+        pass
+
+
 def test_an_agent_that_cannot_have_its_socket_gives_its_arena_back(tmp_path: Path) -> None:
     (tmp_path / "agent.sock").write_text("no socket")
     with pytest.raises(AgentError):

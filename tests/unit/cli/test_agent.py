@@ -1,5 +1,7 @@
 import argparse
 import socket
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -58,3 +60,29 @@ def test_metrics_are_served_on_loopback(tmp_path: Path, unused_port: int) -> Non
         client.close()
     assert 'kveik_agent_blocks_total{direction="put",tier="arena"} 2.0' in text
     assert "kveik_agent_arena_blocks 2.0" in text
+
+
+def test_a_metrics_port_that_is_taken_exits_with_3_and_leaves_nothing_running(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = [f"--socket={tmp_path / 'agent.sock'}", f"--arena={tmp_path / 'arena'}", "--arena-bytes=16 MiB"]
+        command = [sys.executable, "-m", "kveik.cli.main", "agent", *flags, f"--metrics-port={port}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert f"cannot serve metrics on port {port}: Address already in use" in done.stderr
+    assert not (tmp_path / "agent.sock").exists()
+    with running_agent(tmp_path):  # the arena is free as well
+        pass
+
+
+def test_settings_come_from_file_environment_and_flags_in_that_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kveik.toml"
+    file.write_text("[agent]\narena = '/nowhere/from-file'\n")
+    assert main.main(["agent", "--config", str(file)]) == 3
+    monkeypatch.setenv("KVEIK_AGENT_ARENA", "/nowhere/from-environment")
+    assert main.main(["agent", "--config", str(file)]) == 3
+    assert main.main(["agent", "--config", str(file), "--arena", "/nowhere/from-flag"]) == 3
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("kveik agent: ")]
+    assert [line.split("/nowhere/from-")[1].split(":")[0] for line in told] == ["file", "environment", "flag"]
