@@ -47,6 +47,17 @@ def test_wrong_use_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixt
     assert "usage" in capsys.readouterr().err
 
 
+def test_an_interrupt_from_the_keyboard_exits_as_shells_expect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(args: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module(main.COMMANDS["stats"]), "run", interrupted)
+    assert main.main(["stats"]) == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_a_command_does_not_load_the_others() -> None:
     code = (
         "import sys\n"

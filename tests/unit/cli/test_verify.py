@@ -6,8 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from kveik.cli.main import main
-from kveik.cli.verify import DOES_NOT_HOLD, HOLDS, NOT_CARRIED_OUT, WRONG_USE
+from kveik.cli.verify import DOES_NOT_HOLD, HOLDS, NOT_CARRIED_OUT, WRONG_USE, _restart
+from kveik.engine.client import EngineClient
+from kveik.engine.process import free_port
+from kveik.errors import VerifyError
 from kveik.simulate.engine import SimulatedEngine
+from kveik.verify.proof import Subject
 
 QUICK = ["--lengths", "40", "--answer-tokens", "2", "--mode", "single"]
 
@@ -73,6 +77,17 @@ def test_a_restart_command_that_fails_ends_the_proof(
 ) -> None:
     assert verify(engines, "--restart-command", "exit 7") == NOT_CARRIED_OUT
     assert "code 7" in capsys.readouterr().err
+
+
+def test_an_engine_that_does_not_come_back_is_waited_for_and_then_named() -> None:
+    subject = Subject("engine 1", EngineClient(f"http://127.0.0.1:{free_port()}"), "simulated")
+    with pytest.raises(VerifyError, match=r"engine 1 does not serve 0 s after its restart: .*refused"):
+        _restart(subject, "true", timeout_s=0)
+
+
+def test_a_restart_is_over_with_the_first_inference(engines: tuple[SimulatedEngine, SimulatedEngine]) -> None:
+    _restart(Subject("engine 1", EngineClient(engines[0].url), "simulated"), "true")
+    assert [request["max_tokens"] for request in engines[0].requests] == [1]
 
 
 def test_an_engine_that_is_away_gives_three(capsys: pytest.CaptureFixture[str]) -> None:
