@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from kveik.breaker import Breaker, BreakerPolicy
 from kveik.fleet.announcement import EngineAnnouncement
+from kveik.router.upstream import EnginePool
 
 #: Engines that one router can tell apart: each has one bit in the prefix index.
 SLOTS_MAX = 64
@@ -30,6 +31,12 @@ class EngineView:
     share: float = 1.0
     chosen: int = 0
     group: str = ""
+    pool: EnginePool | None = None
+
+    @property
+    def host_header(self) -> bytes:
+        """What requests to it say in ``Host``."""
+        return b"%s:%d" % (self.announcement.host_port[0].encode(), self.announcement.host_port[1])
 
     @property
     def name(self) -> str:

@@ -1,0 +1,80 @@
+"""Where an event stream stands: seen from its bytes, which are passed on untouched.
+
+A stream of server-sent events is complete only if its last event says so: ``[DONE]`` for
+completions, ``response.completed`` (``.incomplete``, ``.failed``) for the Responses API,
+``message_stop`` for messages. An engine that dies between two events, or whose framework ends the
+body properly after an exception, must not look like one that finished.
+"""
+
+import json
+import re
+
+#: The end of a stream is looked for in so many last bytes.
+TAIL_BYTES = 4096
+_TERMINAL = (b"[DONE]", b"response.completed", b"response.incomplete", b"response.failed", b"message_stop")
+_USAGE = re.compile(
+    rb'"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})'
+)
+_PROMPT, _COMPLETION = (b"prompt_tokens", b"input_tokens"), (b"completion_tokens", b"output_tokens")
+
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class StreamWatch:
+    """Follows one event stream. Feed each piece of the body with :meth:`saw`.
+
+    ``events_begun`` is False until the first byte of an event came.
+    """
+
+    __slots__ = ("_tail", "last_data", "pieces", "total_bytes")
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self.last_data = b""
+        self.pieces = 0
+        self.total_bytes = 0
+
+    def saw(self, data: bytes) -> None:
+        """One piece of the body, as it came from the socket."""
+        self.pieces += 1
+        self.total_bytes += len(data)
+        # The last two pieces are enough for an end mark that is cut in two; longer tails are joined at the end.
+        self._tail, self.last_data = self.last_data, data
+
+    @property
+    def tail(self) -> bytes:
+        """The last bytes, at least of the last two pieces."""
+        return (self._tail + self.last_data)[-TAIL_BYTES:]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the stream's last event says that it is the last one."""
+        tail = self.tail.rstrip()
+        start = max(tail.rfind(b"\ndata:"), tail.rfind(b"\nevent:"), 0)
+        last_lines = tail[start:] if start else tail
+        return any(mark in last_lines for mark in _TERMINAL)
+
+    @property
+    def between_events(self) -> bool:
+        """Whether the bytes so far end with a whole event."""
+        return self.total_bytes == 0 or self.tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+
+
+def error_event(message: str, *, code: str, kind: str = "engine_error", after_partial: bool = False) -> bytes:
+    """An error as the last event of a stream. OpenAI's clients raise on it.
+
+    ``after_partial`` ends an event that was cut in the middle first.
+    """
+    error = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return (b"\n\n" if after_partial else b"") + b"data: " + json.dumps(error).encode() + b"\n\n"
+
+
+def usage_in(tail: bytes) -> tuple[int, int, int]:
+    """``(prompt tokens, completion tokens, cached tokens)`` that the end of an answer states; -1 where it does not.
+
+    Reads the last mention of each, without decoding what may be a long answer.
+    """
+    found = {name: int(value) for name, value in _USAGE.findall(tail)}
+    prompt = next((found[name] for name in _PROMPT if name in found), -1)
+    completion = next((found[name] for name in _COMPLETION if name in found), -1)
+    return prompt, completion, found.get(b"cached_tokens", found.get(b"cache_read_input_tokens", -1))

@@ -1,0 +1,283 @@
+"""Connections to one engine: kept ones are used again, and each carries one exchange at a time.
+
+The answer's bytes are handed on as they come; the parser only finds where the head and the
+message end (and, for exchanges that frame the body anew, what its pieces are).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import httptools
+
+from kveik.router.blame import Failure
+
+HEAD_MAX_BYTES = 64 << 10
+
+
+class Answered(Protocol):
+    """What a connection tells the exchange that it carries."""
+
+    wants_pieces: bool
+
+    def answer_began(self, status: int, head: bytes, data: bytes, pieces: list[bytes], complete: bool) -> None:
+        """The answer's head is complete; ``data`` are the raw bytes of the body that came with it."""
+
+    def answer_went_on(self, data: bytes, pieces: list[bytes], complete: bool) -> None:
+        """More raw bytes of the body."""
+
+    def attempt_failed(self, failure: Failure, why: str) -> None:
+        """The connection is lost to this exchange."""
+
+
+class EngineConnection(asyncio.Protocol):
+    """One connection. ``reused`` tells whether it has carried an exchange before this one."""
+
+    __slots__ = (
+        "_complete", "_gives_pieces", "_head", "_keep", "_parser", "_pieces", "_pool", "_raw", "_status", "exchange",
+        "idle_since_s", "reused", "transport",
+    )  # fmt: skip
+
+    def __init__(self, pool: "EnginePool") -> None:
+        self._pool = pool
+        self.transport: asyncio.Transport | None = None
+        self.exchange: Answered | None = None
+        self.reused = False
+        self.idle_since_s = 0.0
+        self._parser: Any = None
+        self._gives_pieces: bool | None = None  # what the parser was made for
+        self._reset()
+
+    def _reset(self) -> None:
+        self._raw = b""
+        self._head = False
+        self._complete = False
+        self._keep = False
+        self._status = 0
+        self._pieces: list[bytes] = []
+
+    # -- asyncio --------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Connected."""
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the answer."""
+        exchange = self.exchange
+        if exchange is None:  # nobody asked for them
+            self.abort()
+            return
+        had_head = self._head
+        if not had_head and not self._raw and exchange.wants_pieces is not self._gives_pieces:
+            self._gives_pieces = exchange.wants_pieces
+            self._parser = httptools.HttpResponseParser((_PieceSink if self._gives_pieces else _Sink)(self))
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._lost(Failure.MALFORMED, f"its answer is no HTTP: {error}")
+            return
+        if had_head:
+            pieces, self._pieces = self._pieces, []
+            exchange.answer_went_on(data, pieces, self._complete)
+        elif self._head:
+            self._answer_begins(exchange, data)
+        else:
+            self._raw += data
+            if len(self._raw) > HEAD_MAX_BYTES:
+                self._lost(Failure.MALFORMED, f"the head of its answer is longer than {HEAD_MAX_BYTES} bytes")
+            return
+        if self._complete and self.exchange is exchange:
+            self._done()
+
+    def _answer_begins(self, exchange: Answered, data: bytes) -> None:
+        raw = self._raw + data if self._raw else data
+        end = raw.find(b"\r\n\r\n") + 4
+        if end < 4 or self._status < 200:
+            self._lost(Failure.MALFORMED, f"unexpected head of an answer with status {self._status}")
+            return
+        self._raw = b""
+        pieces, self._pieces = self._pieces, []
+        exchange.answer_began(self._status, raw[:end], raw[end:], pieces, self._complete)
+
+    def _done(self) -> None:
+        self.exchange = None
+        if self._keep and self.transport is not None and not self.transport.is_closing():
+            self.reused = True
+            self._reset()
+            self._pool.give_back(self)
+        else:
+            self.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The engine closed it, or we did."""
+        self.transport = None
+        self._pool.forget(self)
+        if self.exchange is not None:
+            fresh_and_silent = self._head or bool(self._raw) or not self.reused
+            failure = Failure.CUT if fresh_and_silent else Failure.STALE
+            self._lost(failure, f"the engine's connection ended{f': {error}' if error else ''}")
+
+    def _lost(self, failure: Failure, why: str) -> None:
+        exchange, self.exchange = self.exchange, None
+        self.abort()
+        if exchange is not None:
+            exchange.attempt_failed(failure, why)
+
+    def pause_writing(self) -> None:
+        """The engine reads slowly; the request is in memory anyway."""
+
+    def resume_writing(self) -> None:
+        """It caught up."""
+
+    # -- for the parser -------------------------------------------------------------------------
+
+    def head_complete(self) -> None:
+        """The head of an answer is complete."""
+        self._status = self._parser.get_status_code()
+        self._keep = self._parser.should_keep_alive()
+        self._head = True
+
+    def message_complete(self) -> None:
+        """The answer is complete."""
+        self._complete = True
+
+    def piece(self, data: bytes) -> None:
+        """A piece of the body, without its framing."""
+        self._pieces.append(data)
+
+    # -- for the exchange -----------------------------------------------------------------------
+
+    def send(self, exchange: Answered, request: bytes) -> None:
+        """Carry an exchange: send its request, and tell it about the answer."""
+        self.exchange = exchange
+        assert self.transport is not None
+        self.transport.write(request)
+
+    def release(self) -> None:
+        """The exchange ended before its answer did: nobody reads the rest, and the engine shall stop."""
+        self.exchange = None
+        self.abort()
+
+    def finish_without_body(self) -> None:
+        """The exchange knows that no body follows (HEAD), which the parser does not."""
+        self.exchange = None
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """End the connection at once, so that the engine sees it at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def pause_reading(self) -> None:
+        """The client reads slowly."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """The client caught up."""
+        if self.transport is not None:
+            self.transport.resume_reading()
+
+
+class _Sink:
+    """What the parser calls; without ``on_body``, so that pieces cost nothing."""
+
+    __slots__ = ("on_headers_complete", "on_message_complete")
+
+    def __init__(self, connection: EngineConnection) -> None:
+        self.on_headers_complete = connection.head_complete
+        self.on_message_complete = connection.message_complete
+
+
+class _PieceSink(_Sink):
+    __slots__ = ("on_body",)
+
+    def __init__(self, connection: EngineConnection) -> None:
+        super().__init__(connection)
+        self.on_body = connection.piece
+
+
+class EnginePool:
+    """The connections to one engine. ``idle_max_s`` must be below the time after which the engine closes idle ones.
+
+    (uvicorn, and so vLLM: 5 s.) A request that travels while the engine closes fails as ``STALE``.
+    """
+
+    def __init__(self, host: str, port: int, *, idle_max_s: float, connect_s: float) -> None:
+        self.host, self.port = host, port
+        self._idle_max_s = idle_max_s
+        self._connect_s = connect_s
+        self._idle: deque[EngineConnection] = deque()
+        self._all: set[EngineConnection] = set()
+        self._dials: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"EnginePool({self.host}:{self.port}, {len(self._all)} connections, {len(self._idle)} idle)"
+
+    @property
+    def connections(self) -> int:
+        """Connections that exist."""
+        return len(self._all)
+
+    def take(self, now_s: float) -> EngineConnection | None:
+        """A kept connection that is fresh enough, or None."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.transport is None or connection.transport.is_closing():
+                continue
+            if now_s - connection.idle_since_s <= self._idle_max_s:
+                return connection
+            connection.close()
+        return None
+
+    def give_back(self, connection: EngineConnection) -> None:
+        """The connection is free for the next exchange."""
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+
+    def forget(self, connection: EngineConnection) -> None:
+        """The connection is gone."""
+        self._all.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close_idle(self, now_s: float) -> None:
+        """Close kept connections that are too old to be used again."""
+        while self._idle and now_s - self._idle[0].idle_since_s > self._idle_max_s:
+            self._idle.popleft().close()
+
+    def dial(
+        self, made: Callable[[EngineConnection], None], failed: Callable[[Failure, str], None]
+    ) -> "asyncio.Task[None]":
+        """Connect anew; one of the two is called. Cancel the task to give up."""
+        task = asyncio.get_running_loop().create_task(self._dial(made, failed))
+        self._dials.add(task)
+        task.add_done_callback(self._dials.discard)
+        return task
+
+    async def _dial(self, made: Callable[[EngineConnection], None], failed: Callable[[Failure, str], None]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, connection = await loop.create_connection(lambda: EngineConnection(self), self.host, self.port)
+        except TimeoutError:
+            failed(Failure.CONNECT_TIMEOUT, f"no connection to {self.host}:{self.port} within {self._connect_s:g} s")
+        except OSError as error:
+            failed(Failure.REFUSED, f"no connection to {self.host}:{self.port}: {error.strerror or error}")
+        else:
+            self._all.add(connection)
+            made(connection)
+
+    def close(self) -> None:
+        """End all connections; exchanges on them fail."""
+        for task in list(self._dials):
+            task.cancel()
+        for connection in list(self._all):
+            connection.abort()
