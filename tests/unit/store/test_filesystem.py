@@ -278,6 +278,54 @@ def test_the_quarantine_is_bounded(folder: Folder) -> None:
     assert all(parse_quarantine_name(name) for name in folder.quarantined())
 
 
+def test_a_wrong_file_that_cannot_be_moved_aside_is_told_and_told_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = make_block(1)
+    folder.put(block)
+    folder.path(block).write_bytes(block.damaged())
+
+    def rename(*_: object, **__: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert folder.get(block).status is Status.CORRUPT
+    assert folder.get(block).status is Status.CORRUPT, "it lies there still"
+    assert f"cannot quarantine {block_name(block.key)}: Permission denied" in folder.store.stats().notes
+
+
+def test_a_wrong_file_that_another_reader_took_away_is_a_miss(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = make_block(1)
+    folder.put(block)
+    folder.path(block).write_bytes(block.damaged())
+
+    def rename(*_: object, **__: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "rename", rename)
+    assert folder.get(block) == MISS
+
+
+def test_a_file_that_was_replaced_since_it_was_judged_is_left_alone(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = make_block(1)
+    folder.put(block)
+    folder.path(block).write_bytes(block.damaged())
+    sound = folder.store._quarantine
+
+    def replaced_first(*arguments: object) -> bool:
+        folder.path(block).rename(folder.root / "taken by another reader")
+        folder.put(block)
+        return sound(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(folder.store, "_quarantine", replaced_first)
+    assert folder.get(block) == MISS
+    monkeypatch.undo()
+    assert folder.get(block).status is Status.HIT
+    assert folder.quarantined() == []
+
+
 def test_a_file_that_vanishes_between_lookup_and_get_is_a_miss(folder: Folder) -> None:
     block = make_block(1)
     folder.put(block)

@@ -311,3 +311,52 @@ def test_blocks_are_listed_a_directory_at_a_time_and_only_where_they_belong(tmp_
         block.key for block in [*ours, theirs]
     )
     store.close()
+
+
+def test_folders_and_links_that_have_the_names_of_blocks_are_neither_counted_nor_removed(tmp_path: Path) -> None:
+    store = FilesystemStore(FilesystemOptions(root=tmp_path, sweep_interval_s=0, limit_bytes=1))
+    folder, link = make_block(1), make_block(2)
+    outside = tmp_path / "precious"
+    outside.write_text("data")
+    for block in (folder, link):
+        tmp_path.joinpath("kveik-1", *leaf_of(block.key)).mkdir(parents=True)
+    at_folder, at_link = (tmp_path.joinpath("kveik-1", *leaf_of(b.key), block_name(b.key)) for b in (folder, link))
+    at_folder.mkdir()
+    at_link.symlink_to(outside)
+
+    report = store.sweep()
+
+    assert report is not None
+    assert (report.blocks, report.bytes, report.evicted_blocks) == (0, 0, 0)
+    assert at_folder.is_dir()
+    assert at_link.is_symlink()
+    assert outside.read_text() == "data"
+    store.close()
+
+
+@pytest.mark.parametrize(("meanwhile", "left"), [("removed", 0), ("used", 1)])
+def test_what_others_did_with_a_file_since_the_walk_is_respected(tmp_path: Path, meanwhile: str, left: int) -> None:
+    store = FilesystemStore(FilesystemOptions(root=tmp_path, sweep_interval_s=0))
+    blocks = [make_block(number) for number in range(4)]
+    paths = [tmp_path.joinpath("kveik-1", *leaf_of(b.key), block_name(b.key)) for b in blocks]
+    for age, (block, path) in enumerate(zip(blocks, paths, strict=True)):
+        store.put([block.key], [block.frame], Deadline.after(10.0))
+        os.utime(path, (1000.0 + age, 1000.0 + age))
+    space = Space(used=4 * len(blocks[0].frame), limit=1, free=PLENTY, reserve=0)
+    walked: list[int] = []
+
+    def beat() -> None:
+        """Called for the format directory, the namespace's, two a block, and then before each victim."""
+        walked.append(1)
+        if len(walked) == 1 + 1 + 2 * len(blocks) + 1:
+            if meanwhile == "removed":
+                paths[0].unlink()
+            else:
+                os.utime(paths[0])
+
+    report = sweep(FileTree(tmp_path), space, leftover_age_s=3600.0, clock=SYSTEM_CLOCK, beat=beat)
+
+    assert report.evicted_blocks == 3
+    assert report.evicted_bytes == 3 * len(blocks[0].frame)
+    assert [path.exists() for path in paths] == [bool(left), False, False, False]
+    store.close()

@@ -7,6 +7,7 @@ import pytest
 
 from kveik.breaker import CLOSED, HALF_OPEN, OPEN, BreakerPolicy
 from kveik.clock import Deadline, FakeClock
+from kveik.errors import StoreError
 from kveik.records import FailureRecord, Record, StateRecord
 from kveik.store.base import BlockResult, Status
 from kveik.store.faulty import Faults, FaultyStore, Gate
@@ -301,3 +302,44 @@ def test_closing_waits_for_no_stuck_call(tier: Tier) -> None:
 
 def test_the_repr_states_breaker_and_stuck_threads(tier: Tier) -> None:
     assert repr(tier.guarded).endswith("breaker closed, 0 threads stuck)")
+
+
+def test_a_defect_of_the_store_gives_its_reason_and_tells_against_the_tier(
+    tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> int:
+        raise RuntimeError("a defect")
+
+    for _ in range(POLICY.failures):
+        assert tier.guarded.run(broken) == BlockResult(Status.FAILED, reason="io_error")
+    assert "a defect" in caplog.text
+    assert tier.guarded.breaker_state == OPEN
+    assert tier.guarded.run(lambda: 7) == BlockResult(Status.FAILED, reason="breaker_open")
+
+
+def test_a_tier_that_says_it_cannot_be_used_is_not_logged_as_a_defect(
+    tier: Tier, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unusable() -> int:
+        raise StoreError("the mount is away")
+
+    answer = tier.guarded.run(unusable)
+    assert isinstance(answer, BlockResult)
+    assert (answer.reason, answer.detail) == ("unavailable", "the mount is away")
+    assert caplog.text == ""
+    assert tier.guarded.run(lambda: 7) == 7
+    assert tier.guarded.breaker_state == CLOSED
+
+
+def test_what_waits_for_being_written_when_the_tier_closes_ends_without_touching_it(tier: Tier) -> None:
+    ended: list[BlockResult] = []
+    blocks = [make_block(number) for number in range(4)]
+    with tier.faulty.hung("put") as gate:
+        for block in blocks:
+            tier.guarded.write_behind(block.key, block.frame, ended.append)
+        assert gate.wait_held()
+        tier.guarded.close()
+        assert [result.reason for result in ended] == ["closed"] * 3
+    until(lambda: len(ended) == 4)
+    tier.guarded.write_behind(blocks[0].key, blocks[0].frame, ended.append)
+    assert ended[-1].reason == "closed"

@@ -1,0 +1,165 @@
+"""System calls of the filesystem tier where they meet odd mounts, races and foreign processes."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kveik.errors import StoreError
+from kveik.store.filesystem_files import FileTree, check_root, identify, process_alive, read_into, this_writer, touch
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> FileTree:
+    check_root(tmp_path)
+    return FileTree(tmp_path)
+
+
+def refusing(code: int) -> Callable[..., None]:
+    """A system call that gives this error."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+def names(tree: FileTree) -> list[str]:
+    return sorted(os.listdir(tree.root / "kveik-1"))
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK])
+def test_a_mount_that_stops_having_hard_links_gets_renames_from_then_on(
+    tree: FileTree, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    links: list[int] = []
+
+    def link(*arguments: object, **_: object) -> None:
+        links.append(1)
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", link)
+    with tree.directory() as directory:
+        assert tree.publish(directory, "a", "a.kvb", [b"first"])
+        assert tree.publish(directory, "b", "b.kvb", [b"second"])
+        assert not tree.publish(directory, "a", "a.kvb", [b"another"]), "the first writer wins here too"
+    assert len(links) == 1, "it is not tried again for each block"
+    assert names(tree) == ["a.kvb", "b.kvb"]
+    assert (tree.root / "kveik-1" / "a.kvb").read_bytes() == b"first"
+
+
+def test_another_error_of_a_link_leaves_nothing_behind(tree: FileTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "link", refusing(errno.EIO))
+    with tree.directory() as directory, pytest.raises(OSError, match="Input/output error"):
+        tree.publish(directory, "a", "a.kvb", [b"bytes"])
+    assert names(tree) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_file_that_fails_at_its_end_leaves_nothing_behind(
+    tree: FileTree, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """A network mount may tell only when a file is closed that there was no room."""
+    sound = os.close
+
+    def close(descriptor: int) -> None:
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        sound(descriptor)
+        if name.endswith(".tmp"):
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "close", close)
+    with tree.directory() as directory, pytest.raises(OSError, match=os.strerror(code)):
+        tree.publish(directory, "a", "a.kvb", [b"bytes"])
+    assert names(tree) == []
+
+
+def test_a_write_that_stores_nothing_is_an_error_and_no_endless_loop(
+    tree: FileTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "write", lambda *_: 0)
+    with tree.directory() as directory, pytest.raises(OSError, match="wrote nothing"):
+        tree.write_temporary(directory, "a", [b"bytes"])
+    assert names(tree) == []
+
+
+def test_writes_and_reads_in_pieces_give_the_whole_file(tree: FileTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, preadv = os.write, os.preadv
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, at: preadv(fd, [buffers[0][:2]], at))
+    with tree.directory() as directory:
+        tree.publish(directory, "a", "a.kvb", [b"some ", b"bytes"])
+        buffer = memoryview(bytearray(20))
+        identity, count = read_into(directory, "a.kvb", buffer)
+    assert (identity.size, bytes(buffer[:count])) == (10, b"some bytes")
+
+
+def test_a_file_that_shrinks_while_it_is_read_gives_what_is_left(
+    tree: FileTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tree.root / "kveik-1" / "a.kvb"
+    path.write_bytes(b"0123456789")
+    preadv = os.preadv
+
+    def cut_then_read(descriptor: int, buffers: list[memoryview], at: int) -> int:
+        os.truncate(path, 4)
+        return preadv(descriptor, [buffers[0][:3]], at)
+
+    monkeypatch.setattr(os, "preadv", cut_then_read)
+    with tree.directory() as directory:
+        identity, count = read_into(directory, "a.kvb", memoryview(bytearray(20)))
+    assert (identity.size, count) == (10, 4)
+
+
+def test_a_file_that_is_gone_is_not_touched_and_nobody_minds(tree: FileTree) -> None:
+    with tree.directory() as directory:
+        touch(directory, "gone")
+        assert identify(directory, "gone") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "alive"),
+    [(ProcessLookupError(), False), (PermissionError(), True), (OverflowError(), True)],
+    ids=["gone", "of another user", "no such number"],
+)
+def test_a_process_counts_as_dead_only_when_the_kernel_says_so(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, alive: bool
+) -> None:
+    def kill(pid: int, number: int) -> None:
+        assert number == 0, "nobody may be hurt by the question"
+        raise error
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert process_alive(12345) is alive
+
+
+def test_this_process_lives_and_has_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert process_alive(os.getpid())
+    writer = this_writer()
+    assert writer == this_writer()
+    assert writer.pid == os.getpid()
+    # Where the process-id space cannot be seen, the machine's identity alone tells hosts apart.
+    monkeypatch.setattr(os, "readlink", refusing(errno.EACCES))
+    assert len(this_writer().host) == 8
+    assert this_writer().host != writer.host
+
+
+@pytest.mark.parametrize(("code", "works"), [(errno.EPERM, False), (errno.ENOSPC, True), (errno.EDQUOT, True)])
+def test_whether_links_work_is_tried_out_and_a_full_disk_does_not_decide_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, works: bool
+) -> None:
+    monkeypatch.setattr(os, "link", refusing(code))
+    assert check_root(tmp_path) is works
+    assert os.listdir(tmp_path / "kveik-1") == []
+
+
+def test_a_folder_that_fails_in_an_unknown_way_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", refusing(errno.EIO))
+    with pytest.raises(StoreError, match=r"cannot be used .Input/output error.") as caught:
+        check_root(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    assert os.listdir(tmp_path / "kveik-1") == []
