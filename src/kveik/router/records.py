@@ -10,6 +10,9 @@ class RequestRecord:
 
     ``outcome``: ``ok``, or whose fault it was: ``client``, ``request``, ``engine``, ``network``,
     ``overload``, ``left`` (the client went away). ``status`` is what the client got, 0 if nothing.
+    ``added_s`` is the router's own part of ``first_byte_s``: from the whole request to its sending,
+    and from the engine's first byte to the client's. ``cut``: the answer had begun and was not
+    ended. ``span_id`` is the router's span and ``parent_span_id`` the client's, where there are any.
     """
 
     request_id: str
@@ -28,10 +31,15 @@ class RequestRecord:
     prompt_tokens: int = -1
     completion_tokens: int = -1
     first_byte_s: float = -1.0
+    added_s: float = -1.0
     total_s: float = 0.0
     request_bytes: int = 0
     response_bytes: int = 0
+    cut: bool = False
+    client: str = ""
     trace_id: str = ""
+    span_id: str = ""
+    parent_span_id: str = ""
     why: str = ""
 
 
