@@ -13,6 +13,7 @@ COMMANDS = {
     "agent": "kveik.cli.agent",
     "stats": "kveik.cli.stats",
     "connect": "kveik.cli.connect",
+    "key": "kveik.cli.key",
     "verify": "kveik.cli.verify",
     "demo": "kveik.cli.demo",
 }
