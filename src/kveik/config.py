@@ -180,7 +180,7 @@ class RouterSettings:
     )
     first_byte_s: float = setting(
         3.0,
-        "An engine that gave no byte for so long, and for as long as it would take to compute the prompt, is looked at: "
+        "An engine that gave no byte for so long, and for as long as computing the prompt takes, is looked at: "
         "if its counters stand still, the request goes to another engine.",
         unit="s",
         minimum=0.1,

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import httptools
 
 from kveik.router import http1
-from kveik.router.exchange import Exchange
+from kveik.router.exchange import Exchange, State
 
 #: Requests of one connection that may wait for their turn (HTTP pipelining); more are not read.
 PIPELINED_MAX = 8
@@ -224,7 +224,8 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self, request: Incoming) -> None:
         self.http10 = request.http10
         self.keep_alive = request.keep_alive and not self._draining
-        self._exchange = self._handler.handle(self, request)
+        exchange = self._handler.handle(self, request)
+        self._exchange = exchange if exchange is not None and exchange.state is not State.OVER else None
         if self._exchange is None and self.transport is not None and not self.keep_alive:
             self.transport.close()
 

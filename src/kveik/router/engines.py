@@ -1,8 +1,9 @@
 """The engines as the router sees them now."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from kveik.breaker import Breaker, BreakerPolicy
+from kveik.breaker import CLOSED, Breaker
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.router.upstream import EnginePool
 
@@ -17,12 +18,13 @@ class EngineView:
     ``in_flight`` and ``waiting_tokens`` are booked when a request is sent, not when it is
     answered: the requests under way, and the prompt tokens they still have to compute.
     ``prefill_tokens_s`` is learned from answers; 0 while unknown. ``share`` is the part of a full
-    engine's load that it may get now (below 1 after a return: slow start).
+    engine's load that it may get now (below 1 after a return: slow start). ``group`` is its KV
+    namespace: engines of one group share blocks. ``back_s`` is when it came back, 0 if it never left.
     """
 
     announcement: EngineAnnouncement
     slot: int
-    breaker: Breaker = field(default_factory=lambda: Breaker(BreakerPolicy(failures=3, open_s=1.0, open_max_s=30.0)))
+    breaker: Breaker = field(default_factory=Breaker)
     state: str = "ready"
     why: str = ""
     in_flight: int = 0
@@ -32,6 +34,15 @@ class EngineView:
     chosen: int = 0
     group: str = ""
     pool: EnginePool | None = None
+    models: tuple[str, ...] = ()
+    cards: list[dict[str, Any]] = field(default_factory=list)
+    back_s: float = 0.0
+    looked_at: bool = False
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether clients' requests may be sent to it."""
+        return self.state == "ready" and self.breaker.state == CLOSED
 
     @property
     def host_header(self) -> bytes:

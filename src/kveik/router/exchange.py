@@ -19,6 +19,7 @@ from kveik.router import http1
 from kveik.router.blame import TOO_LONG_CODE, Blame, Evidence, Failure, Verdict, judge, repeatable
 from kveik.router.engines import EngineView
 from kveik.router.facts import RequestFacts
+from kveik.router.gate import Ticket
 from kveik.router.policy import Choice
 from kveik.router.records import RequestRecord
 from kveik.router.stream import KEEP_ALIVE, StreamWatch, error_event, usage_in
@@ -68,8 +69,14 @@ class Dispatcher(Protocol):
     def retry_permitted(self, exchange: "Exchange") -> bool:
         """Whether one more attempt is allowed, by number and by the budget, from which it takes one."""
 
-    def attempt_over(self, exchange: "Exchange", verdict: Verdict, why: str) -> None:
-        """An attempt failed: what it says about the engine."""
+    def first_byte(self, exchange: "Exchange") -> None:
+        """The engine has begun a good answer."""
+
+    def leave(self, exchange: "Exchange") -> None:
+        """The attempt is over, however it went: what was booked on the engine is free again."""
+
+    def blame(self, engine: EngineView, exchange: "Exchange", verdict: Verdict, why: str) -> None:
+        """What a failed attempt says about an engine."""
 
     def finished(self, exchange: "Exchange") -> None:
         """The request is over; its record is complete."""
@@ -83,10 +90,10 @@ class Exchange:
 
     __slots__ = (
         "_begun", "_blamed_later", "_client", "_connection", "_dial", "_head_sent", "_held", "_loop", "_marked",
-        "_paused", "_repeatable", "_router", "_stale_once", "_status", "_watch", "attempt_began_s", "body", "booked_tokens",
-        "choice", "comment_after_s", "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s",
-        "longer_than_tokens", "method", "record", "started_s", "state", "stream_idle_s", "target", "traceparent",
-        "wants_pieces",
+        "_paused", "_repeatable", "_router", "_stale_once", "_status", "_watch", "attempt_began_s", "body",
+        "booked_tokens", "choice", "comment_after_s", "engine", "excluded", "facts", "first_byte_by_s", "headers",
+        "last_byte_s", "longer_than_tokens", "method", "record", "started_s", "state", "stream_idle_s", "target",
+        "ticket", "traceparent", "wants_pieces",
     )  # fmt: skip
 
     def __init__(
@@ -114,7 +121,8 @@ class Exchange:
         self._marked = target.partition(b"?")[0].endswith(_MARKED)
         self.engine: EngineView | None = None
         self.choice: Choice | None = None
-        self.booked_tokens = 0
+        self.booked_tokens = -1  # on the engine of this attempt; negative: nothing is booked
+        self.ticket: Ticket | None = None
         self.excluded = 0  # bits of slots that were tried
         self.longer_than_tokens = 0  # only engines that take longer prompts are any use
         self.first_byte_by_s = 0.0
@@ -188,11 +196,12 @@ class Exchange:
             self._stale_once = True
             self._dial = engine.pool.dial(self._send, self.attempt_failed) if engine.pool is not None else None
             return
+        self._router.leave(self)
         by_status = evidence.failure is Failure.STATUS and verdict.blame is Blame.ENGINE and not verdict.opens
         if by_status:  # if another engine fails in the same way it is the request's fault
             self._blamed_later.append((engine, verdict, why))
         else:
-            self._router.attempt_over(self, verdict, why)
+            self._router.blame(engine, self, verdict, why)
         self.excluded |= 1 << engine.slot
         if verdict.elsewhere and not self._begun and self._router.retry_permitted(self):
             self.state = State.FRAMING if self._head_sent else State.WAITING
@@ -209,9 +218,7 @@ class Exchange:
     def _settle_blame(self) -> None:
         """Another engine did better, or there is none: what failed before counts against its engine."""
         for engine, verdict, why in self._blamed_later:
-            self.engine, tried = engine, self.engine
-            self._router.attempt_over(self, verdict, why)
-            self.engine = tried
+            self._router.blame(engine, self, verdict, why)
         self._blamed_later.clear()
 
     def _give_up(self, blame: Blame, evidence: Evidence, why: str, answer: bytes) -> None:
@@ -262,6 +269,7 @@ class Exchange:
             return
         if self.record.first_byte_s < 0:
             self.record.first_byte_s = now_s - self.started_s
+        self._router.first_byte(self)
         streams = b"text/event-stream" in head.lower()
         if streams:
             self._watch = StreamWatch()
@@ -385,16 +393,14 @@ class Exchange:
 
     def _succeeded(self) -> None:
         self._connection = None
-        self._settle_blame()
+        if self._blamed_later:
+            self._settle_blame()
         self._over(keep=self._client.keep_alive)
 
     def _over(self, *, keep: bool) -> None:
         if self.state is State.OVER:
             return
-        self.state = State.OVER
-        self._let_go()
-        self.record.total_s = self._loop.time() - self.started_s
-        self._router.finished(self)
+        self._end()
         if keep:
             self._client.answered()
         else:
@@ -413,10 +419,13 @@ class Exchange:
         """The client went away."""
         if self.state is not State.OVER:
             self.record.outcome = "left"
-            self.state = State.OVER
-            self._let_go()
-            self.record.total_s = self._loop.time() - self.started_s
-            self._router.finished(self)
+            self._end()
+
+    def _end(self) -> None:
+        self.state = State.OVER
+        self._let_go()
+        self.record.total_s = self._loop.time() - self.started_s
+        self._router.finished(self)
 
     def client_slow(self, *, slow: bool) -> None:
         """The client does not (or again) take what is sent to it."""

@@ -1,0 +1,427 @@
+"""The router: takes requests, finds engines for them, and learns from what became of them.
+
+Everything here runs on one event loop; nothing waits, locks or blocks. What takes time (probes of
+engines, the registry) runs beside it: see :mod:`kveik.router.care`.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kveik.breaker import CLOSED
+from kveik.config import RouterSettings
+from kveik.router import http1
+from kveik.router.blame import Failure, Verdict
+from kveik.router.client_side import ClientConnection, ClientLimits, Incoming
+from kveik.router.engine_set import EngineSet
+from kveik.router.engines import EngineView
+from kveik.router.exchange import Exchange, State
+from kveik.router.facts import RequestFacts
+from kveik.router.gate import Gate, Refused, Ticket
+from kveik.router.policy import Choice
+from kveik.router.quarantine import Quarantine, fingerprint
+from kveik.router.records import RequestListener, RequestRecord
+
+#: Retries that are allowed at once, before the share of all requests counts.
+RETRY_RESERVE = 20.0
+RATE_WEIGHT = 0.2
+SHARE_MIN = 0.1
+
+
+class Chooser(Protocol):
+    """Chooses an engine; see :mod:`kveik.router.choice`."""
+
+    def choose(self, facts: RequestFacts, engines: Sequence[EngineView], now_s: float) -> tuple[EngineView, Choice]:
+        """One of ``engines``, which are never empty and all take this request."""
+
+    def learn(self, facts: RequestFacts, engine: EngineView, now_s: float) -> None:
+        """The request is sent to this engine, which will hold its prefix."""
+
+
+class Reader(Protocol):
+    """Reads a body; see :mod:`kveik.router.prompt`. Raises :class:`kveik.errors.RequestError`."""
+
+    def __call__(self, target: bytes, body: bytes) -> RequestFacts:
+        """What decisions need to know of it."""
+
+
+class Care(Protocol):
+    """What is done for engines beside the requests; see :mod:`kveik.router.care`."""
+
+    def look_after(self, engine: EngineView) -> None:
+        """An engine is silent: find out whether it works."""
+
+    def revive(self, engine: EngineView) -> None:
+        """An engine's breaker has opened: try it again and again."""
+
+
+class Pages(Protocol):
+    """What the router answers itself; see :mod:`kveik.router.pages`."""
+
+    def answer(self, client: ClientConnection, request: Incoming) -> bool:
+        """Answer the request if it is one of ours."""
+
+
+class Router:
+    """One router. Handed to each client's connection, and to each exchange."""
+
+    def __init__(
+        self,
+        settings: RouterSettings,
+        gate: Gate,
+        chooser: Chooser,
+        read_facts: Reader,
+        listeners: Sequence[RequestListener] = (),
+        forget_slot: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.settings = settings
+        self.gate = gate
+        self.engines = EngineSet(settings, forget_slot)
+        self.quarantine = Quarantine(settings.quarantine_kills)
+        self.limits = ClientLimits(
+            settings.head_bytes_max,
+            settings.body_bytes_max,
+            settings.head_timeout_s,
+            settings.body_timeout_s,
+            settings.client_idle_s,
+        )
+        self.care: Care | None = None
+        self.pages: Pages | None = None
+        self.draining = False
+        self.retries = 0
+        self.retries_refused = 0
+        self._chooser = chooser
+        self._read_facts = read_facts
+        self._listeners = list(listeners)
+        self._loop = asyncio.get_running_loop()
+        self._clients: set[ClientConnection] = set()
+        self._exchanges: set[Exchange] = set()
+        self._homeless: deque[tuple[float, Exchange]] = deque()
+        self._retry_budget = RETRY_RESERVE
+        self._chosen = 0
+
+    def __repr__(self) -> str:
+        return f"Router({self.engines!r}, {len(self._exchanges)} requests under way, {len(self._clients)} clients)"
+
+    # -- clients --------------------------------------------------------------------------------
+
+    def opened(self, client: ClientConnection) -> None:
+        """A client connected."""
+        self._clients.add(client)
+        if self.draining:
+            client.drain()
+
+    def closed(self, client: ClientConnection) -> None:
+        """A client's connection is gone."""
+        self._clients.discard(client)
+
+    def handle(self, client: ClientConnection, request: Incoming) -> Exchange | None:
+        """Begin to answer one request."""
+        if self.pages is not None and self.pages.answer(client, request):
+            return None
+        now_s = self._loop.time()
+        record = RequestRecord(
+            request_id_of(request.request_id),
+            request.method.decode("ascii", "replace"),
+            request.target.decode("ascii", "replace"),
+            request_bytes=request.body_bytes,
+        )
+        ticket = self.gate.enter(request.authorization or request.api_key or None, now_s)
+        if isinstance(ticket, Refused):
+            self._refuse_early(client, record, ticket)
+            return None
+        record.key_name = ticket.key_name
+        body = request.body
+        try:
+            facts = self._read_facts(request.target, body)
+        except ValueError as error:
+            self.gate.leave(ticket, now_s)
+            self._refuse_early(client, record, Refused("bad_request", 400, http1.error_body(400, str(error))))
+            return None
+        record.model, record.stream = facts.model, facts.stream
+        refused = self._not_allowed(ticket, facts, request, body, now_s)
+        if refused is None:
+            engine_body = self.gate.body_for_engine(ticket, body, b"")
+            refused = engine_body if isinstance(engine_body, Refused) else None
+        if refused is not None:
+            self.gate.leave(ticket, now_s)
+            self._refuse_early(client, record, refused)
+            return None
+        assert isinstance(engine_body, bytes)
+        exchange = Exchange(
+            self,
+            client,
+            record,
+            request.method,
+            request.target,
+            b"".join(request.headers),
+            engine_body,
+            facts,
+            traceparent=request.traceparent,
+            comment_after_s=self.settings.comment_after_s,
+            stream_idle_s=self.settings.stream_idle_s,
+        )
+        exchange.ticket = ticket
+        self._exchanges.add(exchange)
+        self._retry_budget = min(RETRY_RESERVE, self._retry_budget + self.settings.retry_share)
+        if ticket.waits:
+            ticket.on_turn = lambda refusal: self._turn(exchange, refusal)
+        else:
+            self._begin(exchange)
+        return exchange
+
+    def _not_allowed(
+        self, ticket: Ticket, facts: RequestFacts, request: Incoming, body: bytes, now_s: float
+    ) -> Refused | None:
+        refused = self.gate.allow(ticket, facts.model, facts.prompt_tokens, now_s)
+        if refused is not None:
+            return refused
+        if len(self.quarantine):
+            why = self.quarantine.refuses(fingerprint(request.target, body))
+            if why:
+                return Refused("quarantined", 422, http1.error_body(422, why, code="request_quarantined"))
+        if facts.model and not self.engines.serving(facts.model):
+            known = ", ".join(sorted({model for engine in self.engines.by_name.values() for model in engine.models}))
+            message = f"the model {facts.model!r} does not exist here; models are: {known or 'none yet'}"
+            return Refused("unknown_model", 404, http1.error_body(404, message, code="model_not_found", param="model"))
+        return None
+
+    def _refuse_early(self, client: ClientConnection, record: RequestRecord, refused: Refused) -> None:
+        headers = ((b"x-request-id", record.request_id.encode()), *refused.headers)
+        client.write(http1.response(refused.status, refused.body, headers=headers, close=not client.keep_alive))
+        record.outcome = "overload" if refused.status == 503 else "client"
+        record.status, record.reason = refused.status, refused.reason
+        self._tell(record)
+
+    def _turn(self, exchange: Exchange, refusal: Refused | None) -> None:
+        if exchange.state is State.OVER:
+            return
+        if refusal is None:
+            self._begin(exchange)
+            return
+        exchange.record.outcome = "overload"
+        exchange.refuse(refusal.status, "no place became free in time", code=refusal.reason, retry_after_s=1)
+
+    def _begin(self, exchange: Exchange) -> None:
+        if not exchange.start():
+            self._homeless.append((self._loop.time() + self.settings.engine_wait_s, exchange))
+
+    # -- what exchanges ask ---------------------------------------------------------------------
+
+    def choose(self, exchange: Exchange) -> tuple[EngineView, Choice] | None:
+        """An engine for the next attempt, booked."""
+        facts, now_s = exchange.facts, self._loop.time()
+        engines = self.engines.open_for(facts.model)
+        if exchange.excluded or exchange.longer_than_tokens or not engines:
+            engines = self._others(exchange)
+        if not engines:
+            return None
+        engine, choice = self._chooser.choose(facts, engines, now_s)
+        self._chooser.learn(facts, engine, now_s)
+        self._chosen += 1
+        engine.chosen = self._chosen
+        exchange.booked_tokens = tokens = max(0, facts.prompt_tokens - choice.expected_cached_tokens)
+        engine.in_flight += 1
+        engine.waiting_tokens += tokens
+        return engine, choice
+
+    def _others(self, exchange: Exchange) -> list[EngineView]:
+        """What is left for a request that was tried before; an engine that is out, if there is no other.
+
+        The last engine of a model is never out for a request that it has not failed yet.
+        """
+        model, longer = exchange.facts.model, exchange.longer_than_tokens
+
+        def fits(engine: EngineView) -> bool:
+            if exchange.excluded >> engine.slot & 1:
+                return False
+            return not longer or engine.announcement.max_model_tokens > longer
+
+        engines = [engine for engine in self.engines.open_for(model) if fits(engine)]
+        if engines or exchange.record.attempts:
+            return engines
+        return [engine for engine in self.engines.serving(model) if engine.state == "ready" and fits(engine)]
+
+    def first_byte_deadline_s(self, exchange: Exchange, now_s: float) -> float:
+        """When to look at an engine that gave no byte: after what computing the prompt, and those before it, takes."""
+        engine, settings = exchange.engine, self.settings
+        waiting = engine.waiting_tokens if engine is not None else 0
+        return now_s + min(settings.first_byte_s + waiting / settings.slow_prefill_tokens_s, settings.first_byte_max_s)
+
+    def retry_permitted(self, exchange: Exchange) -> bool:
+        """By number of attempts, and by the budget."""
+        if exchange.record.attempts >= self.settings.attempts_max:
+            return False
+        if self._retry_budget < 1.0:
+            self.retries_refused += 1
+            return False
+        self._retry_budget -= 1.0
+        self.retries += 1
+        return True
+
+    def first_byte(self, exchange: Exchange) -> None:
+        """The engine works: learn how fast."""
+        engine = exchange.engine
+        if engine is None or exchange.booked_tokens < 0:
+            return
+        tokens, exchange.booked_tokens = exchange.booked_tokens, 0
+        engine.waiting_tokens -= tokens
+        if exchange.facts.stream and tokens > 256 and engine.in_flight == 1:
+            rate = tokens / max(1e-3, self._loop.time() - exchange.attempt_began_s)
+            known = engine.prefill_tokens_s
+            engine.prefill_tokens_s = rate if not known else known + RATE_WEIGHT * (rate - known)
+        if engine.breaker.failures_in_a_row:
+            engine.breaker = engine.breaker.succeeded()
+            self.engines.rebuild()
+
+    def leave(self, exchange: Exchange) -> None:
+        """Free what was booked."""
+        engine = exchange.engine
+        if engine is not None and exchange.booked_tokens >= 0:
+            engine.in_flight -= 1
+            engine.waiting_tokens -= exchange.booked_tokens
+            exchange.booked_tokens = -1
+
+    def blame(self, engine: EngineView, exchange: Exchange, verdict: Verdict, why: str) -> None:
+        """What a failed attempt says about an engine."""
+        now_s = self._loop.time()
+        if verdict.died and self.settings.quarantine_kills and exchange.method == b"POST" and exchange.record.attempts:
+            self.quarantine.died_with(
+                fingerprint(exchange.target, exchange.body), engine.name, exchange.facts.model, now_s
+            )
+        if not verdict.counts:
+            return
+        engine.breaker = engine.breaker.failed(now_s, timed_out=verdict.opens)
+        if engine.breaker.state != CLOSED:
+            self.put_out(engine, why)
+
+    def put_out(self, engine: EngineView, why: str) -> None:
+        """No more requests for this engine until it has passed a trial."""
+        engine.why = why
+        engine.prefill_tokens_s = 0.0
+        self.engines.rebuild()
+        if self.care is not None:
+            self.care.revive(engine)
+
+    def bring_back(self, engine: EngineView) -> None:
+        """It has passed: requests again, few at first."""
+        engine.breaker = engine.breaker.succeeded()
+        engine.why = ""
+        engine.back_s = self._loop.time()
+        engine.share = SHARE_MIN if self.settings.slow_start_s else 1.0
+        self.engines_changed()
+
+    def engines_changed(self) -> None:
+        """Engines came, left or changed: requests that wait for one are tried again."""
+        self.engines.rebuild()
+        for _ in range(len(self._homeless)):
+            until_s, exchange = self._homeless.popleft()
+            if exchange.state is not State.OVER and not exchange.start():
+                self._homeless.append((until_s, exchange))
+
+    def look_after(self, engine: EngineView) -> None:
+        """Find out whether a silent engine works."""
+        if self.care is not None:
+            self.care.look_after(engine)
+
+    def waiting_on(self, engine: EngineView) -> list[Exchange]:
+        """The exchanges that this engine has given nothing yet."""
+        return [exchange for exchange in self._exchanges if exchange.engine is engine and exchange.waits_for_first_byte]
+
+    def engine_moves(self, engine: EngineView) -> None:
+        """It is busy, not stuck: those who wait for it may go on waiting, but not for ever."""
+        now_s = self._loop.time()
+        for exchange in self.waiting_on(engine):
+            if now_s - exchange.attempt_began_s > self.settings.first_byte_max_s:
+                exchange.engine_silent(f"no byte within {self.settings.first_byte_max_s:g} s")
+            elif exchange.first_byte_by_s <= now_s:
+                exchange.first_byte_by_s = now_s + self.settings.first_byte_s
+
+    def engine_stuck(self, engine: EngineView, why: str) -> None:
+        """It does nothing: those who wait for it go elsewhere, if there is an elsewhere."""
+        waiting = self.waiting_on(engine)
+        others = [other for other in self.engines.open_for("") if other is not engine]
+        if not others:
+            self.engine_moves(engine)
+            return
+        engine.breaker = engine.breaker.failed(self._loop.time(), timed_out=True)
+        self.put_out(engine, why)
+        for exchange in waiting:
+            exchange.engine_silent(why, Failure.SILENT)
+
+    def finished(self, exchange: Exchange) -> None:
+        """A request is over."""
+        self._exchanges.discard(exchange)
+        self.leave(exchange)
+        record = exchange.record
+        if len(self.quarantine) and record.outcome == "ok":
+            self.quarantine.answered(fingerprint(exchange.target, exchange.body))
+        if exchange.ticket is not None:
+            used = max(0, record.prompt_tokens) + max(0, record.completion_tokens)
+            self.gate.leave(exchange.ticket, self._loop.time(), used)
+        self._tell(record)
+
+    def _tell(self, record: RequestRecord) -> None:
+        for listener in self._listeners:
+            listener(record)
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Called some twenty times a second."""
+        for exchange in list(self._exchanges):
+            exchange.tick(now_s)
+        self.gate.tick(now_s)
+        while self._homeless and self._homeless[0][0] <= now_s:
+            _, exchange = self._homeless.popleft()
+            if exchange.state is not State.OVER and not exchange.start():
+                exchange.record.outcome = "overload"
+                exchange.refuse(503, self._nobody(exchange.facts.model), code="no_engine", retry_after_s=2)
+
+    def slow_tick(self, now_s: float) -> None:
+        """Called about once a second."""
+        for client in list(self._clients):
+            client.tick(now_s)
+        for engine in self.engines.by_name.values():
+            if engine.pool is not None:
+                engine.pool.close_idle(now_s)
+            if engine.share < 1.0:
+                engine.share = min(1.0, SHARE_MIN + (now_s - engine.back_s) / max(1e-3, self.settings.slow_start_s))
+
+    def _nobody(self, model: str) -> str:
+        states = "; ".join(
+            f"{engine.name} is {engine.state if engine.breaker.state == CLOSED else 'out'}"
+            + (f" ({engine.why})" if engine.why else "")
+            for engine in self.engines.serving(model)
+        )
+        return f"no engine takes requests{f' for {model!r}' if model else ''} now: {states or 'none is registered'}"
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Take nothing new; what is under way goes on."""
+        self.draining = True
+        for client in list(self._clients):
+            client.drain()
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are not over."""
+        return len(self._exchanges)
+
+    def close(self) -> None:
+        """End all connections."""
+        for client in list(self._clients):
+            client.cut_off()
+        self.engines.close()
+
+
+def request_id_of(given: bytes) -> str:
+    """The client's request id if it is a sensible one, else a fresh one."""
+    if 0 < len(given) <= 128 and given.isascii():
+        text = given.decode()
+        if text.replace("-", "").replace("_", "").replace(".", "").isalnum():
+            return text
+    return f"{random.getrandbits(128):032x}"
