@@ -51,13 +51,16 @@ class Retention:
         return self.hold_s if state in HOLDS else self.lost_s
 
 
+DEFAULT_RETENTION = Retention()
+
+
 @dataclass(frozen=True, slots=True)
 class Membership:
     """All engines by name. ``revision`` grows with each change that others can see; renewals are none."""
 
     members: Mapping[str, Member] = field(default_factory=dict)
     revision: int = 0
-    retention: Retention = Retention()
+    retention: Retention = DEFAULT_RETENTION
 
     def announce(self, announcement: EngineAnnouncement, now_s: float, *, listed: bool = False) -> "Membership":
         """An engine says that it is there: a new one, or one that renews its lease or is another now.
@@ -143,9 +146,7 @@ class Membership:
             members.pop(member.name, None)
         else:
             members[member.name] = member
-        renewed = known is not None and msgspec.structs.replace(known, lease_ends_s=None) == msgspec.structs.replace(
-            member, lease_ends_s=None
-        )
+        renewed = known is not None and _but_lease(known) == _but_lease(member)
         return replace(self, members=members, revision=self.revision + (not renewed))
 
 
@@ -165,6 +166,17 @@ def _moved(member: Member, event: Event, why: str, now_s: float) -> Member:
         return member
     since_s = member.since_s if after is member.state else now_s
     return msgspec.structs.replace(member, state=after, why=why, since_s=since_s)
+
+
+def _but_lease(member: Member) -> Member:
+    return msgspec.structs.replace(member, lease_ends_s=None)
+
+
+def same_to_others(one: Membership, other: Membership) -> bool:
+    """Whether both hold the same engines in the same states; leases may differ."""
+    return one.members.keys() == other.members.keys() and all(
+        _but_lease(member) == _but_lease(other.members[name]) for name, member in one.members.items()
+    )
 
 
 def differences(before: Membership, after: Membership) -> list[StateRecord]:

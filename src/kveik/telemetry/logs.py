@@ -6,7 +6,10 @@ from collections.abc import Collection
 from kveik.records import FailureRecord, Record, StateRecord
 
 #: States that somebody should look at.
-TROUBLE = ("open", "half-open", "read_only", "read-only", "detached", "several", "changed", "opening", "out")
+TROUBLE = (
+    *("open", "half-open", "read_only", "read-only", "detached", "several", "changed", "opening", "out"),
+    *("lost", "isolated", "away", "failing"),
+)
 
 
 class LogStates:

@@ -1,0 +1,160 @@
+"""The members in one file: replaced as a whole, for this user only, and one router at a time.
+
+A file that cannot be understood is set aside under another name and never stops a start: engines
+announce themselves again within a heartbeat.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from kveik.config import default_runtime_dir
+from kveik.errors import ConfigError, RegistryError
+from kveik.fleet.announcement import check_announcement
+from kveik.fleet.membership import Member, Membership, Retention
+
+_LOCK_PAUSE_S = 0.05
+
+logger = logging.getLogger("kveik.fleet")
+
+
+class _Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: Literal["kveik fleet 1"] = "kveik fleet 1"
+    revision: int
+    saved_at_s: float
+    members: list[Member]
+
+
+def default_file() -> Path:
+    """Where the members are kept unless a setting says otherwise."""
+    return Path(default_runtime_dir()) / "fleet.json"
+
+
+class MemberFile:
+    """The file of one router."""
+
+    def __init__(self, path: Path, *, lock_wait_s: float = 5.0) -> None:
+        """Own the file; a router that is just ending gets ``lock_wait_s`` seconds to let go of it.
+
+        Raises :class:`RegistryError` if another router uses it, or its folder is not usable or not safe.
+        """
+        self.path = path
+        _prepare_folder(path.parent)
+        self._lock = _lock(path, lock_wait_s)
+
+    def __repr__(self) -> str:
+        return f"MemberFile({self.path})"
+
+    def load(self, retention: Retention, now_s: float) -> Membership:
+        """What was saved last, empty if nothing was. Raises :class:`RegistryError` if it cannot be read.
+
+        The time in which no router ran does not count against leases: nobody could take a heartbeat.
+        """
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return Membership(retention=retention)
+        except OSError as error:
+            raise RegistryError(f"cannot read the registry file {self.path}: {error.strerror}") from error
+        try:
+            content = msgspec.json.decode(raw, type=_Content)
+            for member in content.members:
+                check_announcement(member.announcement)
+        except (msgspec.MsgspecError, ConfigError, RecursionError) as error:
+            self._put_aside(str(error))
+            return Membership(retention=retention)
+        members = {member.name: _resumed(member, content.saved_at_s, now_s) for member in content.members}
+        return Membership(members, content.revision, retention)
+
+    def save(self, membership: Membership, now_s: float) -> None:
+        """Replace the file. Raises :class:`RegistryError`; then the old content is still there."""
+        content = _Content(
+            revision=membership.revision, saved_at_s=now_s, members=sorted(membership.members.values(), key=_name)
+        )
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            raise RegistryError(f"cannot write the registry file {self.path}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let another router use the file."""
+        os.close(self._lock)
+
+    def _put_aside(self, why: str) -> None:
+        aside = self.path.with_name(f"{self.path.name}.not-understood")
+        with contextlib.suppress(OSError):
+            self.path.replace(aside)
+        logger.warning(
+            "%s is not understood (%s); it is now %s, and engines announce themselves again", self.path, why, aside.name
+        )
+
+
+def _name(member: Member) -> str:
+    return member.name
+
+
+def _resumed(member: Member, saved_at_s: float, now_s: float) -> Member:
+    if member.lease_ends_s is None:
+        return member
+    left_s = min(member.lease_ends_s - saved_at_s, member.announcement.lease_s)
+    return msgspec.structs.replace(member, lease_ends_s=now_s + left_s)
+
+
+def _prepare_folder(folder: Path) -> None:
+    """Make the folder, for this user only; one that others may write into is refused."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise RegistryError(f"cannot use the folder {folder} for the registry file: {error.strerror}") from error
+    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if status.st_uid not in (os.geteuid(), 0) or (shared and not status.st_mode & stat.S_ISVTX):
+        raise RegistryError(
+            f"the folder {folder} of the registry file can be changed by other users; set another router.registry_file"
+        )
+
+
+def _lock(path: Path, wait_s: float) -> int:
+    """Own the path: the lock goes with this process, however it ends."""
+    lock_path = path.with_name(f"{path.name}.lock")
+    try:
+        fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise RegistryError(f"cannot create {lock_path}: {error.strerror}") from error
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until_s:
+                os.close(fd)
+                raise RegistryError(
+                    f"another router uses {path}; stop it, or set another router.registry_file"
+                ) from error
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return fd
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
