@@ -21,6 +21,7 @@
     │   ├── UnknownEngineError   no engine of that name is known
     │   ├── RefusedError         the state of an engine, or another engine, stands against it
     │   └── RegistryError        the registry (a file, etcd) cannot be read or written
+    ├── RouterStartError       the router cannot listen, or a part that it needs is not installed
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
 A miss is not an error, and neither is a block that a store could not give: stores answer
@@ -102,6 +103,10 @@ class RefusedError(FleetError):
 
 class RegistryError(FleetError):
     """The registry, a file or etcd, cannot be read or written."""
+
+
+class RouterStartError(KveikError):
+    """The router cannot start; the message says what to do."""
 
 
 class VerifyError(KveikError):

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import httptools
 
 from kveik.router import http1
-from kveik.router.exchange import Exchange, State
 
 #: Requests of one connection that may wait for their turn (HTTP pipelining); more are not read.
 PIPELINED_MAX = 8
@@ -62,13 +61,27 @@ class Incoming:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
 
+class UnderWay(Protocol):
+    """An answer that a client waits for."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the client has it, or will get no more of it."""
+
+    def client_left(self) -> None:
+        """The client went away."""
+
+    def client_slow(self, *, slow: bool) -> None:
+        """The client does not (or again) take what is sent to it."""
+
+
 class RequestHandler(Protocol):
     """The router, as a client's connection sees it."""
 
     limits: ClientLimits
 
-    def handle(self, client: "ClientConnection", request: Incoming) -> Exchange | None:
-        """Begin to answer a request; the exchange, or None if it is answered already."""
+    def handle(self, client: "ClientConnection", request: Incoming) -> UnderWay | None:
+        """Begin to answer a request; None if it is answered already."""
 
     def opened(self, client: "ClientConnection") -> None:
         """A client connected."""
@@ -81,8 +94,19 @@ class ClientConnection(asyncio.Protocol):
     """One connection. At most one exchange is under way; what is pipelined waits."""
 
     __slots__ = (
-        "_draining", "_exchange", "_handler", "_head_bytes", "_parser", "_reading", "_refused", "_since_s", "_waiting",
-        "http10", "keep_alive", "peer", "transport",
+        "_answer",
+        "_draining",
+        "_handler",
+        "_head_bytes",
+        "_parser",
+        "_reading",
+        "_refused",
+        "_since_s",
+        "_waiting",
+        "http10",
+        "keep_alive",
+        "peer",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, handler: RequestHandler) -> None:
@@ -95,7 +119,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading: Incoming | None = None
         self._head_bytes = 0
         self._waiting: deque[Incoming] = deque()
-        self._exchange: Exchange | None = None
+        self._answer: UnderWay | None = None
         self._refused = False
         self._draining = False
         self._since_s = asyncio.get_running_loop().time()
@@ -138,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Begin what waits, one request at a time."""
-        while self._waiting and self._exchange is None and self.transport is not None:
+        while self._waiting and self._answer is None and self.transport is not None:
             self._begin(self._waiting.popleft())
         if self.transport is not None and len(self._waiting) > PIPELINED_MAX:
             self.transport.pause_reading()
@@ -150,7 +174,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The client is gone."""
         self.transport = None
-        exchange, self._exchange = self._exchange, None
+        exchange, self._answer = self._answer, None
         self._waiting.clear()
         if exchange is not None:
             exchange.client_left()
@@ -158,13 +182,13 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client takes too little."""
-        if self._exchange is not None:
-            self._exchange.client_slow(slow=True)
+        if self._answer is not None:
+            self._answer.client_slow(slow=True)
 
     def resume_writing(self) -> None:
         """The client caught up."""
-        if self._exchange is not None:
-            self._exchange.client_slow(slow=False)
+        if self._answer is not None:
+            self._answer.client_slow(slow=False)
 
     # -- the parser's callbacks -----------------------------------------------------------------
 
@@ -224,9 +248,9 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self, request: Incoming) -> None:
         self.http10 = request.http10
         self.keep_alive = request.keep_alive and not self._draining
-        exchange = self._handler.handle(self, request)
-        self._exchange = exchange if exchange is not None and exchange.state is not State.OVER else None
-        if self._exchange is None and self.transport is not None and not self.keep_alive:
+        answer = self._handler.handle(self, request)
+        self._answer = answer if answer is not None and not answer.over else None
+        if self._answer is None and self.transport is not None and not self.keep_alive:
             self.transport.close()
 
     def write(self, data: bytes) -> None:
@@ -236,7 +260,7 @@ class ClientConnection(asyncio.Protocol):
 
     def answered(self) -> None:
         """The answer is complete: go on with what waits."""
-        self._exchange = None
+        self._answer = None
         self._since_s = asyncio.get_running_loop().time()
         if self._waiting:
             self._go_on()
@@ -245,7 +269,7 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self) -> None:
         """Close after what was written."""
-        self._exchange = None
+        self._answer = None
         self._waiting.clear()
         if self.transport is not None:
             self.transport.close()
@@ -254,13 +278,13 @@ class ClientConnection(asyncio.Protocol):
         """No request after the one under way; an idle connection is closed."""
         self._draining = True
         self.keep_alive = False
-        if self._exchange is None and self._reading is None and self.transport is not None:
+        if self._answer is None and self._reading is None and self.transport is not None:
             self.transport.close()
 
     def _refuse(self, status: int, why: str) -> None:
         """Answer with an error and close; a request under way is given up with the connection."""
         self._refused = True
-        if self._exchange is None:
+        if self._answer is None:
             self.write(http1.response(status, http1.error_body(status, why), close=True))
         self.cut_off()
 
@@ -272,12 +296,12 @@ class ClientConnection(asyncio.Protocol):
     @property
     def busy(self) -> bool:
         """Whether an answer is under way."""
-        return self._exchange is not None
+        return self._answer is not None
 
     def tick(self, now_s: float) -> None:
         """Called about once a second: who is too slow, or idle for too long, is closed."""
         limits = self._handler.limits
-        if self._exchange is not None or self.transport is None:
+        if self._answer is not None or self.transport is None:
             return
         reading, waited_s = self._reading, now_s - self._since_s
         if reading is None:

@@ -14,10 +14,10 @@ from kveik.breaker import CLOSED
 from kveik.config import RouterSettings
 from kveik.router import http1
 from kveik.router.blame import Failure, Verdict
-from kveik.router.client_side import ClientConnection, ClientLimits, Incoming
+from kveik.router.client_side import ClientConnection, ClientLimits, Incoming, UnderWay
 from kveik.router.engine_set import EngineSet
 from kveik.router.engines import EngineView
-from kveik.router.exchange import Exchange, State
+from kveik.router.exchange import Exchange
 from kveik.router.facts import RequestFacts
 from kveik.router.gate import Gate, Refused, Ticket
 from kveik.router.policy import Choice
@@ -60,8 +60,8 @@ class Care(Protocol):
 class Pages(Protocol):
     """What the router answers itself; see :mod:`kveik.router.pages`."""
 
-    def answer(self, client: ClientConnection, request: Incoming) -> bool:
-        """Answer the request if it is one of ours."""
+    def answer(self, client: ClientConnection, request: Incoming) -> UnderWay | bool:
+        """Answer the request if it is one of ours: True, or the answer to come; False if it is not."""
 
 
 class Router:
@@ -117,10 +117,10 @@ class Router:
         """A client's connection is gone."""
         self._clients.discard(client)
 
-    def handle(self, client: ClientConnection, request: Incoming) -> Exchange | None:
+    def handle(self, client: ClientConnection, request: Incoming) -> UnderWay | None:
         """Begin to answer one request."""
-        if self.pages is not None and self.pages.answer(client, request):
-            return None
+        if self.pages is not None and (own := self.pages.answer(client, request)):
+            return None if own is True else own
         now_s = self._loop.time()
         record = RequestRecord(
             request_id_of(request.request_id),
@@ -196,7 +196,7 @@ class Router:
         self._tell(record)
 
     def _turn(self, exchange: Exchange, refusal: Refused | None) -> None:
-        if exchange.state is State.OVER:
+        if exchange.over:
             return
         if refusal is None:
             self._begin(exchange)
@@ -318,7 +318,7 @@ class Router:
         self.engines.rebuild()
         for _ in range(len(self._homeless)):
             until_s, exchange = self._homeless.popleft()
-            if exchange.state is not State.OVER and not exchange.start():
+            if not exchange.over and not exchange.start():
                 self._homeless.append((until_s, exchange))
 
     def look_after(self, engine: EngineView) -> None:
@@ -376,7 +376,7 @@ class Router:
         self.gate.tick(now_s)
         while self._homeless and self._homeless[0][0] <= now_s:
             _, exchange = self._homeless.popleft()
-            if exchange.state is not State.OVER and not exchange.start():
+            if not exchange.over and not exchange.start():
                 exchange.record.outcome = "overload"
                 exchange.refuse(503, self._nobody(exchange.facts.model), code="no_engine", retry_after_s=2)
 

@@ -143,6 +143,11 @@ class Exchange:
         where = self.engine.name if self.engine is not None else "no engine"
         return f"Exchange({self.record.request_id}, {self.state.value}, {where}, attempt {self.record.attempts})"
 
+    @property
+    def over(self) -> bool:
+        """Whether the client has its answer, or will get no more of it."""
+        return self.state is State.OVER
+
     # -- attempts -------------------------------------------------------------------------------
 
     def start(self) -> bool:
@@ -168,6 +173,8 @@ class Exchange:
         self._dial = None
         self._connection = connection
         assert self.engine is not None
+        if self.record.added_s < 0:
+            self.record.added_s = self._loop.time() - self.started_s
         head = http1.request_head(
             self.method,
             self.target,
@@ -251,6 +258,7 @@ class Exchange:
     def _end_stream_with(self, message: str, code: str) -> None:
         """An error event, and an end of the connection that no client takes for the end of the answer."""
         watch = self._watch
+        self.record.cut = True
         event = error_event(message, code=code, after_partial=watch is not None and not watch.between_events)
         self._client.write(event if self._client.http10 else http1.chunk(event))
         self._over(keep=False)

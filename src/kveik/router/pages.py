@@ -1,0 +1,207 @@
+"""What the router answers itself: its health, its metrics, the fleet, and the union of the models.
+
+Everything else is passed on to an engine.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from kveik.router import http1
+from kveik.router.client_side import ClientConnection, Incoming, UnderWay
+from kveik.router.engines import EngineView
+from kveik.router.gate import Refused
+
+TEXT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+Plain = dict[str, Any]
+
+
+class Admin(Protocol):
+    """Handles what may wait for a file or the network: see :mod:`kveik.router.fleet_api`."""
+
+    def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        """Status and JSON body. Called on a thread of its own."""
+
+    def may_read(self, headers: Mapping[str, str]) -> bool:
+        """Whether these headers allow to see the fleet."""
+
+
+class Told(Protocol):
+    """What pages show of the router: see :class:`kveik.router.core.Router`."""
+
+    gate: Any
+    engines: Any
+    quarantine: Any
+    draining: bool
+
+    @property
+    def under_way(self) -> int:
+        """Requests that are not over."""
+
+
+class _Later:
+    """An answer that a thread prepares."""
+
+    def __init__(self, client: ClientConnection, work: Coroutine[Any, Any, tuple[int, bytes]]) -> None:
+        self.over = False
+        self._client = client
+        self._task = asyncio.get_running_loop().create_task(self._run(work))
+
+    async def _run(self, work: Coroutine[Any, Any, tuple[int, bytes]]) -> None:
+        status, body = await work
+        self.over = True
+        self._client.write(http1.response(status, body, close=not self._client.keep_alive))
+        if self._client.keep_alive:
+            self._client.answered()
+        else:
+            self._client.cut()
+
+    def client_left(self) -> None:
+        """What was asked for is done nevertheless."""
+        self.over = True
+
+    def client_slow(self, *, slow: bool) -> None:
+        """The answer is short."""
+
+
+class OwnPages:
+    """The router's own answers. ``metrics`` gives the text of /metrics, ``more`` parts of /fleet of others."""
+
+    def __init__(
+        self,
+        router: Told,
+        admin: Admin,
+        metrics: Callable[[], bytes],
+        more: Mapping[str, Callable[[], object]],
+    ) -> None:
+        self._router = router
+        self._admin = admin
+        self._metrics = metrics
+        self._more = dict(more)
+        self._fixed: dict[bytes, Callable[[], tuple[int, bytes, bytes]]] = {
+            b"/health": self._health,
+            b"/ready": self._ready,
+            b"/metrics": lambda: (200, self._metrics(), TEXT_TYPE),
+        }
+
+    def answer(self, client: ClientConnection, request: Incoming) -> UnderWay | bool:
+        """Answer it if it is one of ours: True, or the answer to come; False if it is not."""
+        path = request.target.partition(b"?")[0]
+        if path.startswith(b"/fleet"):
+            return self._fleet(client, request, path)
+        if request.method not in (b"GET", b"HEAD"):
+            return False
+        if path == b"/v1/models":
+            self._models(client, request)
+            return True
+        page = self._fixed.get(path)
+        if page is None:
+            return False
+        status, body, kind = page()
+        self._write(client, request, status, body, kind)
+        return True
+
+    def _write(
+        self, client: ClientConnection, request: Incoming, status: int, body: bytes, kind: bytes = http1.JSON_TYPE
+    ) -> None:
+        head_only = request.method == b"HEAD"
+        client.write(http1.response(status, body, content_type=kind, close=not client.keep_alive, head_only=head_only))
+
+    # -- health and models ----------------------------------------------------------------------
+
+    def _health(self) -> tuple[int, bytes, bytes]:
+        """The router itself: it answers, so its loop turns."""
+        return 200, b'{"status":"ok"}', http1.JSON_TYPE
+
+    def _ready(self) -> tuple[int, bytes, bytes]:
+        """Whether requests can be served now, for load balancers in front."""
+        engines = [engine.name for engine in self._router.engines if engine.takes_requests]
+        if self._router.draining:
+            return 503, b'{"status":"draining"}', http1.JSON_TYPE
+        if not engines:
+            return 503, b'{"status":"no engine takes requests"}', http1.JSON_TYPE
+        return 200, json.dumps({"status": "ready", "engines": engines}).encode(), http1.JSON_TYPE
+
+    def _models(self, client: ClientConnection, request: Incoming) -> None:
+        now_s = asyncio.get_running_loop().time()
+        state = self._router.gate.identify(request.authorization or request.api_key or None, now_s)
+        if isinstance(state, Refused):
+            client.write(http1.response(state.status, state.body, headers=state.headers, close=not client.keep_alive))
+            return
+        cards = [card for card in self._router.engines.model_cards if state.may_use(str(card["id"]))]
+        self._write(client, request, 200, json.dumps({"object": "list", "data": cards}).encode())
+
+    # -- the fleet ------------------------------------------------------------------------------
+
+    def _fleet(self, client: ClientConnection, request: Incoming, path: bytes) -> UnderWay | bool:
+        headers = _names(request)
+        text = unquote(path.decode("ascii", "replace"))
+        if request.method in (b"GET", b"HEAD") and text in ("/fleet", "/fleet/", "/fleet/quarantine"):
+            if not self._admin.may_read(headers):
+                self._write(client, request, 401, _no_token())
+                return True
+            document = self.document() if text != "/fleet/quarantine" else self._router.quarantine.listing()
+            self._write(client, request, 200, json.dumps(document, default=str).encode())
+            return True
+        if request.method == b"POST" and text.startswith("/fleet/quarantine/") and text.endswith("/release"):
+            if not self._admin.may_read(headers):
+                self._write(client, request, 401, _no_token())
+                return True
+            name = text.removeprefix("/fleet/quarantine/").removesuffix("/release")
+            released = self._router.quarantine.release(name)
+            self._write(client, request, 200 if released else 404, json.dumps({"released": released}).encode())
+            return True
+        method, body = request.method.decode("ascii"), request.body
+        work = asyncio.to_thread(self._admin.handle, method, text, headers, body)
+        return _Later(client, work)
+
+    def document(self) -> Plain:
+        """Everything that /fleet shows, as plain values."""
+        router = self._router
+        return {
+            "engines": [engine_document(engine) for engine in router.engines],
+            "refused_engines": router.engines.refused,
+            "requests_under_way": router.under_way,
+            "draining": router.draining,
+            "quarantine": router.quarantine.listing(),
+            **{name: part() for name, part in self._more.items()},
+        }
+
+
+def engine_document(engine: EngineView) -> Plain:
+    """One engine as /fleet shows it."""
+    announcement = engine.announcement
+    return {
+        "id": engine.name,
+        "url": announcement.url,
+        "state": engine.state if engine.breaker.state == "closed" else "out",
+        "why": engine.why,
+        "models": list(engine.models),
+        "namespace": announcement.namespace,
+        "max_model_tokens": announcement.max_model_tokens,
+        "simulated": announcement.simulated,
+        "in_flight": engine.in_flight,
+        "waiting_tokens": engine.waiting_tokens,
+        "breaker": engine.breaker.state,
+        "failures_in_a_row": engine.breaker.failures_in_a_row,
+        "share": round(engine.share, 2),
+        "prefill_tokens_s": round(engine.prefill_tokens_s),
+        "connections": engine.pool.connections if engine.pool is not None else 0,
+    }
+
+
+def _names(request: Incoming) -> dict[str, str]:
+    """The headers that admin requests need."""
+    headers = {}
+    for line in request.headers:
+        name, _, value = line.partition(b":")
+        headers[name.decode("latin-1").strip().lower()] = value.decode("latin-1").strip()
+    if request.authorization:
+        headers["authorization"] = request.authorization.decode("latin-1")
+    return headers
+
+
+def _no_token() -> bytes:
+    return http1.error_body(401, "the fleet's page needs the admission token: send it as 'Authorization: Bearer TOKEN'")
