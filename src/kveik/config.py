@@ -328,7 +328,66 @@ class RouterSettings:
     )
 
 
-SECTIONS: Mapping[str, type] = {"agent": AgentSettings, "connector": ConnectorSettings, "router": RouterSettings}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SimEngineSettings:
+    """``[sim_engine]``: an engine that computes nothing, for load and fault tests."""
+
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(8000, "Port to listen on; 0: a free one.", unit="port", minimum=0, maximum=65535)
+    control_port: int = setting(
+        0,
+        "Second port, on loopback, that serves the same and that faults leave alone; 0: none.",
+        unit="port",
+        minimum=0,
+        maximum=65535,
+    )
+    model: str = setting("simulated", "Name of the model that it pretends to serve.")
+    api_key: str = setting("", "Key that requests to /v1 must bring; empty: none.")
+    max_model_tokens: int = setting(
+        32768, "Longest prompt and answer together.", unit="tokens", minimum=2, maximum=1 << 24
+    )
+    block_tokens: int = setting(16, "Block size of the prefix cache.", unit="tokens", minimum=1, maximum=1 << 16)
+    cache_blocks: int = setting(8192, "Size of the prefix cache.", unit="blocks", minimum=1)
+    prefill_tokens_s: float = setting(
+        0.0, "Prompt tokens computed in a second, one prompt after the other; 0: no time.", unit="tokens/s", minimum=0.0
+    )
+    decode_s: float = setting(
+        0.0,
+        "Time of each token of an answer after the first; 0: none.",
+        unit="s",
+        minimum=0.0,
+        maximum=WAIT_MAX_S,
+    )
+    capacity: int = setting(256, "Requests that run at a time; more wait.", unit="requests", minimum=1)
+    answer_tokens: int = setting(
+        128, "Length of answers that neither the request nor the model's limit cuts.", unit="tokens", minimum=1
+    )
+    early_headers: bool = setting(
+        True, "Send the headers of a stream at once, as vLLM does; false: with the first token."
+    )
+    keep_alive_s: float = setting(
+        5.0, "How long an idle connection stays open, as uvicorn's default.", unit="s", minimum=0.0, maximum=WAIT_MAX_S
+    )
+    drain_s: float = setting(
+        0.0, "How long running requests may go on after SIGTERM.", unit="s", minimum=0.0, maximum=WAIT_MAX_S
+    )
+    events: str = setting("", "ZMQ endpoint for KV events, such as tcp://127.0.0.1:5557; empty: none.")
+    events_replay: str = setting("", "ZMQ endpoint that replays KV events; empty: none.")
+    events_topic: str = setting("", "Topic of the KV events.")
+    events_short_hashes: bool = setting(True, "Write block hashes into events as 64-bit numbers, as vLLM's default.")
+    hash_algorithm: str = setting("sha256", "How events hash blocks.", choices=("sha256", "sha256_cbor"))
+    hash_seed: str = setting("vllm-none-hash", "What the hash before the first block comes from, as PYTHONHASHSEED.")
+    group_tokens: int = setting(
+        64, "Prompts that begin with the same so many tokens count as one prefix group.", unit="tokens", minimum=1
+    )
+
+
+SECTIONS: Mapping[str, type] = {
+    "agent": AgentSettings,
+    "connector": ConnectorSettings,
+    "router": RouterSettings,
+    "sim_engine": SimEngineSettings,
+}
 #: Lists of tables in the same file that are no settings, and who reads them: ``[[engines]]``, kveik.fleet.static_list.
 TABLE_LISTS = ("engines",)
 _Section = TypeVar("_Section")

@@ -16,6 +16,7 @@ COMMANDS = {
     "key": "kveik.cli.key",
     "verify": "kveik.cli.verify",
     "demo": "kveik.cli.demo",
+    "sim-engine": "kveik.cli.sim_engine",
 }
 
 EPILOG = """\

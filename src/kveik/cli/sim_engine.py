@@ -1,0 +1,90 @@
+"""``kveik sim-engine``: run a simulated engine in the foreground."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from kveik.config import SimEngineSettings, load, rows
+from kveik.errors import ConfigError, KveikError
+
+HELP = "run a simulated engine (computes nothing, says so everywhere) for load and fault tests"
+
+EPILOG = """\
+It speaks vLLM's HTTP API over made-up answers; card, headers, metrics and log say "simulated".
+GET /sim shows counters and fault switches; POST /sim sets switches, for example:
+  curl -d '{"hang": true}' http://127.0.0.1:8000/sim
+  curl -d '{"die_after_chunks": 5, "die_by": "mid_line", "every": 3}' http://127.0.0.1:8000/sim
+  curl -d '{"reset": true}' http://127.0.0.1:8000/sim
+Settings come from --config, then from the environment (KVEIK_SIM_ENGINE_NAME), then from flags.
+
+exit codes:
+  0  stopped by a signal
+  2  a setting is not valid
+  3  it could not start: the message says why
+"""
+
+logger = logging.getLogger("kveik.simulate")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: one flag for each setting."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a [sim_engine] section")
+    settings = parser.add_argument_group("settings")
+    for row in rows("sim_engine"):
+        default = f" ({row.default})" if row.default != "" else ""
+        metavar = (row.unit or row.kind.__name__).upper()
+        settings.add_argument(
+            f"--{row.name.replace('_', '-')}",
+            dest=f"set_{row.name}",
+            metavar=metavar,
+            help=f"{row.help}{default}".replace("%", "%%"),
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        settings = load(SimEngineSettings, file=args.config, environ=os.environ, given=_given(args))
+        return _serve(settings)
+    except ConfigError as error:
+        print(f"kveik sim-engine: {error}", file=sys.stderr)
+        return 2
+    except KveikError as error:
+        print(f"kveik sim-engine: {error}", file=sys.stderr)
+        return 3
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    flags = {name.removeprefix("set_"): value for name, value in vars(args).items() if name.startswith("set_")}
+    return {name: value for name, value in flags.items() if value is not None}
+
+
+def _serve(settings: SimEngineSettings) -> int:
+    try:
+        import uvloop
+
+        from kveik.simulate.server import SimServer
+    except ModuleNotFoundError as error:
+        print(f"kveik sim-engine: {error.name} is missing; install kveik[router]", file=sys.stderr)
+        return 3
+    server = SimServer(settings, on_crash=lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await server.open()
+        print(f"kveik sim-engine: SIMULATED model {settings.model} at {server.url}", flush=True)
+        await stop.wait()
+        await server.shut(settings.drain_s)
+
+    uvloop.run(serve())
+    return 0

@@ -1,0 +1,163 @@
+"""The engine without a network: schedule, prefix cache, counters and one timer."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from kveik.config import SimEngineSettings
+from kveik.simulate.answers import Answer
+from kveik.simulate.block_hashes import HashChain
+from kveik.simulate.metrics import EngineMetrics, Gauges
+from kveik.simulate.prefix_cache import Admission, CacheChange, PrefixCache
+from kveik.simulate.schedule import NEVER_S, Schedule, Sequence
+from kveik.simulate.tokenizer import TOKEN_BYTES
+
+#: Timers of the loop are whole milliseconds; rounding up keeps them from coming too early and turning.
+_GRAIN_S = 0.001
+
+
+class Sink(Protocol):
+    """Who asked."""
+
+    answer: Answer
+
+    def grown(self, tokens: int, last: bool) -> None:
+        """So many more tokens are there now; ``last``: they are the last ones."""
+
+
+class EngineCore:
+    """Takes answers to make, and tells their sinks when tokens are there. Runs in one event loop.
+
+    ``listener`` is told what comes into the prefix cache and leaves it.
+    """
+
+    def __init__(
+        self,
+        settings: SimEngineSettings,
+        loop: asyncio.AbstractEventLoop,
+        listener: Callable[[CacheChange], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings
+        self.metrics = EngineMetrics(settings.model, settings.block_tokens, settings.cache_blocks)
+        chain = HashChain(settings.hash_algorithm, settings.hash_seed) if listener else None
+        self.cache = PrefixCache(settings.block_tokens, settings.cache_blocks, chain, listener)
+        self._schedule = Schedule(settings.capacity, settings.prefill_tokens_s, settings.decode_s, self._admit)
+        self._loop = loop
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = NEVER_S
+        self._admissions: dict[Sequence, Admission] = {}
+        self._blocks_in_use = 0
+        self._on_again: list[Callable[[], None]] = []
+        self.hung = False
+
+    def submit(self, sink: Sink) -> Sequence:
+        """Begin an answer. Where rates are infinite its tokens are there before this returns."""
+        ask = sink.answer.ask
+        sequence = Sequence(ask.answer_tokens, sink)
+        self._schedule.submit(sequence, self._clock())
+        self._advance()
+        return sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        """Stop an answer at once: nobody waits for it any more."""
+        if sequence.ended:
+            return
+        self._schedule.abort(sequence, self._clock())
+        self._forget(sequence)
+        self.metrics.finished["abort"] += 1
+        self._advance()
+
+    def hang(self, hung: bool) -> None:
+        """Make no token any more, or go on: all that was due meanwhile comes at once."""
+        self.hung = hung
+        self._advance()
+        if not hung:
+            waiting, self._on_again = self._on_again, []
+            for go_on in waiting:
+                go_on()
+
+    def when_on(self, go_on: Callable[[], None]) -> None:
+        """Call back when the engine hangs no longer."""
+        self._on_again.append(go_on)
+
+    def reset_cache(self) -> None:
+        """Forget all cached blocks."""
+        self.cache.clear()
+
+    def gauges(self) -> Gauges:
+        """What is true now."""
+        schedule, cache = self._schedule, self.cache
+        usage = min(1.0, self._blocks_in_use / self.settings.cache_blocks)
+        return Gauges(schedule.running, schedule.waiting, usage, cache.queried_tokens, cache.hit_tokens)
+
+    def _admit(self, sequence: Sequence) -> int:
+        """Look a prompt up when its turn has come; how many tokens have to be computed."""
+        answer: Answer = sequence.owner.answer
+        ask = answer.ask
+        admission = self._admissions[sequence] = self.cache.admit(ask.packed, ask.salt)
+        self._blocks_in_use += len(admission.keys) + 1
+        answer.cached_tokens = admission.hit_tokens
+        prompt = len(ask.packed) // TOKEN_BYTES
+        metrics = self.metrics
+        metrics.prompt_tokens += prompt
+        metrics.cached_tokens += admission.hit_tokens
+        metrics.time_in_queue_s.observe(sequence.started_s - sequence.arrived_s)
+        answer.begin(ask.context)
+        if ask.stops:
+            sequence.answer_tokens = max(draft.limit for draft in answer.drafts)
+        return prompt - admission.hit_tokens
+
+    def _advance(self) -> None:
+        if self.hung:
+            return
+        schedule = self._schedule
+        # A sink may abort a request, or submit one, while it is told: then there may be more at once.
+        while (next_s := schedule.next_s) <= (now_s := self._clock()):
+            for sequence, tokens in schedule.advance(now_s):
+                self._tell(sequence, tokens, now_s)
+        if next_s < self._timer_s or self._timer is None:
+            self._arm(next_s, now_s)
+
+    def _tell(self, sequence: Sequence, tokens: int, now_s: float) -> None:
+        first = sequence.emitted == tokens
+        metrics = self.metrics
+        if first:
+            metrics.time_to_first_token_s.observe(sequence.first_s - sequence.arrived_s)
+        metrics.generation_tokens += tokens
+        sink: Sink = sequence.owner
+        last = sequence.emitted >= sequence.answer_tokens
+        sink.grown(tokens, last)
+        if last:
+            self._finish(sequence, now_s)
+
+    def _finish(self, sequence: Sequence, now_s: float) -> None:
+        answer: Answer = sequence.owner.answer
+        ask, drafts = answer.ask, answer.drafts
+        self.metrics.finished[drafts[0].finish] += 1
+        self.metrics.time_to_end_s.observe(now_s - sequence.arrived_s)
+        admission = self._forget(sequence)
+        if admission is not None and len(drafts) == 1:
+            self.cache.extend(admission, ask.packed + drafts[0].packed(), ask.salt)
+
+    def _forget(self, sequence: Sequence) -> Admission | None:
+        admission = self._admissions.pop(sequence, None)
+        if admission is not None:
+            self._blocks_in_use -= len(admission.keys) + 1
+        return admission
+
+    def _arm(self, next_s: float, now_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_s = next_s
+        if next_s != NEVER_S:
+            delay_s = math.ceil((next_s - now_s) / _GRAIN_S) * _GRAIN_S
+            self._timer = self._loop.call_later(delay_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._timer_s = None, NEVER_S
+        self._advance()
