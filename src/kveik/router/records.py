@@ -1,11 +1,11 @@
 """What became of one request: one record, to which logs, metrics, usage and learning listen."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct, gc=False):
     """One finished request. Times in seconds; -1 where something did not happen.
 
     ``outcome``: ``ok``, or whose fault it was: ``client``, ``request``, ``engine``, ``network``,
