@@ -28,7 +28,8 @@ from kveik.router.upstream import EngineConnection
 HOLD_MAX_BYTES = 256 << 10
 ERROR_TEXT_BYTES = 4096
 #: Streams of these paths have an end mark; of others, the end of the body is the end.
-_MARKED = (b"/chat/completions", b"/completions", b"/responses", b"/messages")
+_NAMED = (b"/responses", b"/messages")
+_MARKED = (b"/chat/completions", b"/completions", *_NAMED)
 
 
 class State(Enum):
@@ -90,7 +91,7 @@ class Exchange:
 
     __slots__ = (
         "_begun", "_blamed_later", "_client", "_connection", "_dial", "_head_sent", "_held", "_loop", "_marked",
-        "_paused", "_repeatable", "_router", "_stale_once", "_status", "_watch", "attempt_began_s", "body",
+        "_path", "_paused", "_repeatable", "_router", "_stale_once", "_status", "_watch", "attempt_began_s", "body",
         "booked_tokens", "choice", "comment_after_s", "engine", "excluded", "facts", "first_byte_by_s", "headers",
         "last_byte_s", "longer_than_tokens", "method", "record", "started_s", "state", "stream_idle_s", "target",
         "ticket", "traceparent", "wants_pieces",
@@ -118,7 +119,8 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self.started_s = self.last_byte_s = self.attempt_began_s = self._loop.time()
         self._repeatable = repeatable(method, target)
-        self._marked = target.partition(b"?")[0].endswith(_MARKED)
+        self._path = target.partition(b"?")[0]
+        self._marked = self._path.endswith(_MARKED)
         self.engine: EngineView | None = None
         self.choice: Choice | None = None
         self.booked_tokens = -1  # on the engine of this attempt; negative: nothing is booked
@@ -280,7 +282,7 @@ class Exchange:
         self._router.first_byte(self)
         streams = b"text/event-stream" in head.lower()
         if streams:
-            self._watch = StreamWatch()
+            self._watch = StreamWatch(named_events=self._path.endswith(_NAMED))
         if self.wants_pieces:
             self._frame(head, pieces, complete)
         elif streams:

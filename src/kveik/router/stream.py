@@ -11,7 +11,10 @@ import re
 
 #: The end of a stream is looked for in so many last bytes.
 TAIL_BYTES = 4096
-_TERMINAL = (b"[DONE]", b"response.completed", b"response.incomplete", b"response.failed", b"message_stop")
+_DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*(?:\r?\n[0-9a-fA-F]*\s*)*$")
+_LAST_EVENT = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete|failed)|message_stop)\r?\n")
+#: An event's name is found across two pieces if so many bytes of the first are looked at again.
+_OVERLAP_BYTES = 64
 _USAGE = re.compile(
     rb'"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})'
 )
@@ -21,38 +24,40 @@ KEEP_ALIVE = b": keep-alive\n\n"
 
 
 class StreamWatch:
-    """Follows one event stream. Feed each piece of the body with :meth:`saw`.
+    """Follows one event stream. Feed each piece of the body with :meth:`saw`, framed in chunks or not.
 
-    ``events_begun`` is False until the first byte of an event came.
+    ``named_events``: the end is an event by name (Responses API, messages), whose data may be long;
+    else it is ``[DONE]``.
     """
 
-    __slots__ = ("_tail", "last_data", "pieces", "total_bytes")
+    __slots__ = ("_before", "_last", "_named_end", "_named_events", "total_bytes")
 
-    def __init__(self) -> None:
-        self._tail = b""
-        self.last_data = b""
-        self.pieces = 0
+    def __init__(self, *, named_events: bool = False) -> None:
+        self._named_events = named_events
+        self._named_end = False
+        self._before = b""
+        self._last = b""
         self.total_bytes = 0
 
     def saw(self, data: bytes) -> None:
         """One piece of the body, as it came from the socket."""
-        self.pieces += 1
         self.total_bytes += len(data)
-        # The last two pieces are enough for an end mark that is cut in two; longer tails are joined at the end.
-        self._tail, self.last_data = self.last_data, data
+        # The last two pieces are enough for an end mark that is cut in two.
+        self._before, self._last = self._last, data
+        if self._named_events and not self._named_end:
+            self._named_end = _LAST_EVENT.search(self._before[-_OVERLAP_BYTES:] + data) is not None
 
     @property
     def tail(self) -> bytes:
-        """The last bytes, at least of the last two pieces."""
-        return (self._tail + self.last_data)[-TAIL_BYTES:]
+        """The last bytes, of the last two pieces at most."""
+        return (self._before + self._last)[-TAIL_BYTES:]
 
     @property
     def complete(self) -> bool:
         """Whether the stream's last event says that it is the last one."""
-        tail = self.tail.rstrip()
-        start = max(tail.rfind(b"\ndata:"), tail.rfind(b"\nevent:"), 0)
-        last_lines = tail[start:] if start else tail
-        return any(mark in last_lines for mark in _TERMINAL)
+        if self._named_events:
+            return self._named_end
+        return _DONE.search(self.tail) is not None
 
     @property
     def between_events(self) -> bool:
