@@ -20,6 +20,7 @@
     ├── FleetError             who is in the fleet, and in what state
     │   ├── UnknownEngineError   no engine of that name is known
     │   ├── RefusedError         the state of an engine, or another engine, stands against it
+    │   ├── AdmissionError       the router wants an admission token, or another one
     │   └── RegistryError        the registry (a file, etcd) cannot be read or written
     ├── RouterStartError       the router cannot listen, or a part that it needs is not installed
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
@@ -99,6 +100,10 @@ class UnknownEngineError(FleetError):
 
 class RefusedError(FleetError):
     """The state of an engine, or another engine with its name or address, stands against it."""
+
+
+class AdmissionError(FleetError):
+    """The router wants an admission token, or another one."""
 
 
 class RegistryError(FleetError):

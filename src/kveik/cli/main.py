@@ -14,6 +14,7 @@ COMMANDS = {
     "stats": "kveik.cli.stats",
     "connect": "kveik.cli.connect",
     "key": "kveik.cli.key",
+    "register": "kveik.cli.register",
     "verify": "kveik.cli.verify",
     "demo": "kveik.cli.demo",
     "sim-engine": "kveik.cli.sim_engine",

@@ -35,10 +35,11 @@ class EngineStatusError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The model that an engine serves. ``max_model_tokens`` is 0 when the engine does not say."""
+    """A model that an engine serves. ``max_model_tokens`` is 0 when the engine does not say."""
 
     name: str
     max_model_tokens: int
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +140,15 @@ class EngineClient:
 
     def model(self) -> ServedModel:
         """The first model that the engine serves."""
+        return self.models()[0]
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """All models that the engine lists, adapters too; at least one."""
         where = f"{self.url}/v1/models"
         cards = shape.sequence(self._json("GET", "/v1/models").get("data"), f"data of {where}")
         if not cards:
             raise EngineError(f"{where} names no model")
-        card = shape.mapping(cards[0], f"the first model of {where}")
-        limit = card.get("max_model_len")
-        return ServedModel(
-            shape.text(card.get("id"), f"id of the first model of {where}"),
-            0 if limit is None else shape.whole(limit, f"max_model_len of {where}"),
-        )
+        return tuple(_served(shape.mapping(card, f"a model of {where}"), where) for card in cards)
 
     def tokenize(self, text: str, model: str) -> tuple[int, ...]:
         """The token ids of ``text`` as a prompt, with the special tokens that the model wants first."""
@@ -226,6 +226,15 @@ class EngineClient:
     def _connection(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         return kind(self._parts.netloc, timeout=self._connect_timeout_s)
+
+
+def _served(card: Mapping[str, Any], where: str) -> ServedModel:
+    limit = card.get("max_model_len")
+    return ServedModel(
+        shape.text(card.get("id"), f"id of a model of {where}"),
+        0 if limit is None else shape.whole(limit, f"max_model_len of {where}"),
+        simulated=card.get("simulated") is True,
+    )
 
 
 def _events(response: http.client.HTTPResponse, url: str) -> Iterator[Mapping[str, Any]]:

@@ -58,10 +58,17 @@ class EngineAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         return self.engine_id or f"{host}:{port}"
 
     def same_engine(self, other: "EngineAnnouncement") -> bool:
-        """Whether both speak of one engine with one cache; lease and labels may differ."""
-        return msgspec.structs.replace(self, lease_s=0.0, labels={}) == msgspec.structs.replace(
-            other, lease_s=0.0, labels={}
-        )
+        """Whether both speak of one engine with one cache.
+
+        Lease, labels and further models (adapters, which are loaded and unloaded) may differ.
+        """
+        return self._identity == other._identity
+
+    @property
+    def _identity(self) -> tuple[str | int | bool, ...]:
+        base_model = self.models[0] if self.models else ""
+        limits = self.max_model_tokens, self.block_tokens
+        return self.url, self.name, base_model, self.namespace, *limits, self.events, self.replay, self.simulated
 
 
 def check_announcement(announcement: EngineAnnouncement) -> EngineAnnouncement:

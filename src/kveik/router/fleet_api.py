@@ -189,6 +189,22 @@ class FleetApi:
         }
 
 
+class FleetAdmin:
+    """The fleet API behind its door: what the router's pages ask."""
+
+    def __init__(self, api: FleetApi, admission: Admission) -> None:
+        self._api = api
+        self._admission = admission
+
+    def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Status and JSON body; header names in lower case. May block."""
+        return self._api.handle(method, path, "", headers, body, self._admission.permits(headers))
+
+    def may_read(self, headers: Mapping[str, str]) -> bool:
+        """Whether these headers allow to see the fleet."""
+        return self._admission.permits(headers)
+
+
 class _InputError(Exception):
     """A body that is wrong: what is wrong with it, and in which field."""
 

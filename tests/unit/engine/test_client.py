@@ -289,7 +289,7 @@ def test_json_nested_without_end_is_an_engine_error(scripted: ScriptedEngine) ->
         ("[]", r"the answer of http.*/v1/models is \[\], expected an object"),
         ("{}", "data of .* is None, expected an array"),
         ('{"data": []}', "names no model"),
-        ('{"data": [7]}', "the first model of .* is 7, expected an object"),
+        ('{"data": [7]}', "a model of .* is 7, expected an object"),
         ('{"data": [{}]}', "id of .* is None, expected text"),
         ('{"data": [{"id": "m", "max_model_len": "2048"}]}', "max_model_len of .* is '2048', expected a whole number"),
         ('{"data": [{"id": "m", "max_model_len": -1}]}', "is -1, expected a whole number, 0 or more"),
