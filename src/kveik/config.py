@@ -174,7 +174,7 @@ class RouterSettings:
     """``[router]``: the one address that clients know."""
 
     host: str = setting("127.0.0.1", "Address to listen on.")
-    port: int = setting(8100, "Port to listen on; 0: any free one.", minimum=0, maximum=65535)
+    port: int = setting(8100, "Port to listen on; 0: any free one.", unit="port", minimum=0, maximum=65535)
     connect_timeout_s: float = setting(
         1.0, "Longest wait for a connection to an engine.", unit="s", minimum=0.01, maximum=60.0
     )
@@ -187,61 +187,96 @@ class RouterSettings:
         maximum=WAIT_MAX_S,
     )
     first_byte_max_s: float = setting(
-        600.0, "Longest wait for the first byte of an answer, whatever the engine does.", unit="s", minimum=1.0
+        600.0,
+        "Longest wait for the first byte of an answer, whatever the engine does.",
+        unit="s",
+        minimum=1.0,
+        maximum=WAIT_MAX_S,
     )
     slow_prefill_tokens_s: float = setting(
         400.0,
         "Prompt tokens a second that an engine computes at least; longer prompts are given more time.",
+        unit="tokens/s",
         minimum=1.0,
     )
     stream_idle_s: float = setting(
-        60.0, "Longest pause within a stream; then it ends with an error event.", unit="s", minimum=0.5
+        60.0,
+        "Longest pause within a stream; then it ends with an error event.",
+        unit="s",
+        minimum=0.5,
+        maximum=WAIT_MAX_S,
     )
     comment_after_s: float = setting(
         15.0,
         "Send a comment line into a stream that has not begun after so long, so that no proxy cuts it; 0: never.",
         unit="s",
         minimum=0.0,
+        maximum=WAIT_MAX_S,
     )
     engine_idle_s: float = setting(
         4.0,
         "Use a connection to an engine again within so long; must be less than the engine's own limit (vLLM: 5 s).",
         unit="s",
         minimum=0.0,
+        maximum=WAIT_MAX_S,
     )
-    attempts_max: int = setting(3, "Engines that one request is sent to at most, one after another.", minimum=1)
+    attempts_max: int = setting(
+        3, "Engines that one request is sent to at most, one after another.", unit="engines", minimum=1
+    )
     retry_share: float = setting(
-        0.2, "Retries as a share of all requests, above a small reserve; more are not made.", minimum=0.0, maximum=10.0
+        0.2,
+        "Retries as a share of all requests, above a small reserve; more are not made.",
+        unit="share",
+        minimum=0.0,
+        maximum=10.0,
     )
     engine_wait_s: float = setting(
-        5.0, "How long a request waits for an engine when none is there; then 503.", unit="s", minimum=0.0
+        5.0,
+        "How long a request waits for an engine when none is there; then 503.",
+        unit="s",
+        minimum=0.0,
+        maximum=WAIT_MAX_S,
     )
     breaker_failures: int = setting(3, "Failures in a row after which an engine gets no more requests.", minimum=1)
     breaker_open_s: float = setting(
         0.5, "Pause before an engine without requests is tried again, by a request of the router's own.", unit="s",
-        minimum=0.05,
+        minimum=0.05, maximum=WAIT_MAX_S,
     )  # fmt: skip
     breaker_open_max_s: float = setting(
-        10.0, "Upper bound of that pause, which doubles with each trial that fails.", unit="s", minimum=0.05
+        10.0,
+        "Upper bound of that pause, which doubles with each trial that fails.",
+        unit="s",
+        minimum=0.05,
+        maximum=WAIT_MAX_S,
     )
     slow_start_s: float = setting(
-        5.0, "Time in which a returned engine's share of the load grows to a full one.", unit="s", minimum=0.0
+        5.0,
+        "Time in which a returned engine's share of the load grows to a full one.",
+        unit="s",
+        minimum=0.0,
+        maximum=WAIT_MAX_S,
     )
     probe_deadline_s: float = setting(
-        5.0, "Longest wait for the answer to a request of the router's own.", unit="s", minimum=0.1
+        5.0, "Longest wait for the answer to a request of the router's own.", unit="s", minimum=0.1, maximum=WAIT_MAX_S
     )
     quarantine_kills: int = setting(
         2, "Engines that may die while they run one request; then it is refused until it is released; 0: no limit.",
-        minimum=0,
+        unit="engines", minimum=0,
     )  # fmt: skip
     head_bytes_max: int = setting(65536, "Longest head of a request.", unit="bytes", minimum=1024)
     body_bytes_max: int = setting(64 << 20, "Longest body of a request.", unit="bytes", minimum=1024)
-    head_timeout_s: float = setting(10.0, "Longest wait for a whole head of a request.", unit="s", minimum=0.1)
+    head_timeout_s: float = setting(
+        10.0, "Longest wait for a whole head of a request.", unit="s", minimum=0.1, maximum=WAIT_MAX_S
+    )
     body_timeout_s: float = setting(
-        30.0, "Longest wait for a whole body, beyond one second for each 10,000 bytes.", unit="s", minimum=0.1
+        30.0,
+        "Longest wait for a whole body, beyond one second for each 10,000 bytes.",
+        unit="s",
+        minimum=0.1,
+        maximum=WAIT_MAX_S,
     )
     client_idle_s: float = setting(
-        120.0, "How long a client's connection is kept without a request.", unit="s", minimum=0.1
+        120.0, "How long a client's connection is kept without a request.", unit="s", minimum=0.1, maximum=WAIT_MAX_S
     )
     drain_s: float = setting(
         30.0, "At the end: how long requests under way may go on.", unit="s", minimum=0.0, maximum=WAIT_MAX_S
@@ -294,12 +329,17 @@ class RouterSettings:
     pass_authorization: bool = setting(
         False, "Pass the client's Authorization header on to engines; false: engines never see a client's key."
     )
-    concurrent_max: int = setting(0, "Requests that run at once, of all clients; 0: no limit.", minimum=0)
+    concurrent_max: int = setting(
+        0, "Requests that run at once, of all clients; 0: no limit.", unit="requests", minimum=0
+    )
     key_concurrent_max: int = setting(
-        0, "Requests that run at once for a key that sets no limit of its own; 0: no limit.", minimum=0
+        0, "Requests that run at once for a key that sets no limit of its own; 0: no limit.", unit="requests", minimum=0
     )
     queue_max: int = setting(
-        1000, "Requests that may wait for a place; with more, the key with most of them is refused.", minimum=0
+        1000,
+        "Requests that may wait for a place; with more, the key with most of them is refused.",
+        unit="requests",
+        minimum=0,
     )
     queue_timeout_s: float = setting(
         30.0, "Longest wait for a place, then 503 with Retry-After.", unit="s", minimum=0.01, maximum=WAIT_MAX_S
@@ -324,7 +364,11 @@ class RouterSettings:
         unit="url",
     )
     traces_ratio: float = setting(
-        1.0, "Share of the requests without trace context of their own that get a span.", minimum=0.0, maximum=1.0
+        1.0,
+        "Share of the requests without trace context of their own that get a span.",
+        unit="share",
+        minimum=0.0,
+        maximum=1.0,
     )
 
 
