@@ -61,7 +61,8 @@ class Verdict:
 
     ``elsewhere``: another engine may be tried. ``same``: the same engine may be tried at once, on
     a fresh connection. ``counts``: it counts against the engine; ``opens``: it alone opens its
-    breaker. ``too_long``: the prompt does not fit this engine. ``died``: the engine is gone.
+    breaker. ``too_long``: the prompt does not fit this engine. ``died``: the engine may have died
+    while it ran the request.
     """
 
     blame: Blame
@@ -94,7 +95,7 @@ def judge(evidence: Evidence, *, repeatable: bool) -> Verdict:
     if failure is Failure.STATUS:
         return _judge_status(evidence, repeatable)
     if failure in (Failure.REFUSED, Failure.CONNECT_TIMEOUT):
-        return Verdict(Blame.NETWORK, elsewhere=True, counts=True, opens=True, died=failure is Failure.REFUSED)
+        return Verdict(Blame.NETWORK, elsewhere=True, counts=True, opens=True)
     if failure is Failure.STALE:
         return Verdict(Blame.NETWORK, elsewhere=True, same=True)
     again = repeatable and not evidence.answered

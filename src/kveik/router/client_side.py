@@ -282,11 +282,20 @@ class ClientConnection(asyncio.Protocol):
             self.transport.close()
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer with an error and close; a request under way is given up with the connection."""
+        """Answer with an error and close; a request under way is given up with the connection.
+
+        What the client still sends is read for a moment: closing on unread bytes would reset the
+        connection, and the client might never see why.
+        """
         self._refused = True
-        if self._answer is None:
-            self.write(http1.response(status, http1.error_body(status, why), close=True))
-        self.cut_off()
+        if self.transport is None:
+            return
+        if self._answer is not None:
+            self.cut_off()
+            return
+        self.transport.write(http1.response(status, http1.error_body(status, why), close=True))
+        self.transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_S, self.cut_off)
 
     def cut_off(self) -> None:
         """Close the connection; the exchange learns of it by ``connection_lost``."""
@@ -301,7 +310,7 @@ class ClientConnection(asyncio.Protocol):
     def tick(self, now_s: float) -> None:
         """Called about once a second: who is too slow, or idle for too long, is closed."""
         limits = self._handler.limits
-        if self._answer is not None or self.transport is None:
+        if self._answer is not None or self._refused or self.transport is None:
             return
         reading, waited_s = self._reading, now_s - self._since_s
         if reading is None:
@@ -314,6 +323,8 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(408, f"the request's body came too slowly: {reading.body_bytes} bytes in {waited_s:.0f} s")
 
 
+#: How long a refused client may go on sending.
+LINGER_S = 1.0
 #: A body may always take as long as at this rate.
 BODY_BYTES_S = 10_000.0
 

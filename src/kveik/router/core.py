@@ -284,18 +284,19 @@ class Router:
             engine.waiting_tokens -= exchange.booked_tokens
             exchange.booked_tokens = -1
 
-    def blame(self, engine: EngineView, exchange: Exchange, verdict: Verdict, why: str) -> None:
-        """What a failed attempt says about an engine."""
+    def blame(self, engine: EngineView, exchange: Exchange, verdict: Verdict, why: str) -> str:
+        """What a failed attempt says about an engine, and about the request if engines die of it."""
         now_s = self._loop.time()
-        if verdict.died and self.settings.quarantine_kills and exchange.method == b"POST" and exchange.record.attempts:
-            self.quarantine.died_with(
-                fingerprint(exchange.target, exchange.body), engine.name, exchange.facts.model, now_s
-            )
-        if not verdict.counts:
-            return
-        engine.breaker = engine.breaker.failed(now_s, timed_out=verdict.opens)
-        if engine.breaker.state != CLOSED:
-            self.put_out(engine, why)
+        refusal = ""
+        if verdict.died and exchange.method == b"POST":
+            name = fingerprint(exchange.target, exchange.body)
+            if self.quarantine.died_with(name, engine.name, exchange.facts.model, now_s):
+                refusal = self.quarantine.refuses(name)
+        if verdict.counts:
+            engine.breaker = engine.breaker.failed(now_s, timed_out=verdict.opens)
+            if engine.breaker.state != CLOSED:
+                self.put_out(engine, why)
+        return refusal
 
     def put_out(self, engine: EngineView, why: str) -> None:
         """No more requests for this engine until it has passed a trial."""

@@ -1,6 +1,6 @@
 """The engines that this router knows, by name and by model, kept in step with the registry's view."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 
 from kveik.breaker import Breaker, BreakerPolicy
 from kveik.config import RouterSettings
@@ -24,7 +24,7 @@ class EngineSet:
     def __repr__(self) -> str:
         return f"EngineSet({', '.join(f'{view.name} {view.state}' for view in self.by_name.values())})"
 
-    def __iter__(self) -> "Iterable[EngineView]":
+    def __iter__(self) -> Iterator[EngineView]:
         return iter(list(self.by_name.values()))
 
     def apply(self, view: Membership) -> list[EngineView]:

@@ -76,8 +76,8 @@ class Dispatcher(Protocol):
     def leave(self, exchange: "Exchange") -> None:
         """The attempt is over, however it went: what was booked on the engine is free again."""
 
-    def blame(self, engine: EngineView, exchange: "Exchange", verdict: Verdict, why: str) -> None:
-        """What a failed attempt says about an engine."""
+    def blame(self, engine: EngineView, exchange: "Exchange", verdict: Verdict, why: str) -> str:
+        """What a failed attempt says about an engine; why the request must not be tried again, if so."""
 
     def finished(self, exchange: "Exchange") -> None:
         """The request is over; its record is complete."""
@@ -209,8 +209,11 @@ class Exchange:
         by_status = evidence.failure is Failure.STATUS and verdict.blame is Blame.ENGINE and not verdict.opens
         if by_status:  # if another engine fails in the same way it is the request's fault
             self._blamed_later.append((engine, verdict, why))
-        else:
-            self._router.blame(engine, self, verdict, why)
+        elif refusal := self._router.blame(engine, self, verdict, why):
+            self.record.outcome = Blame.REQUEST.value
+            self._let_go()
+            self.refuse(422, refusal, code="request_quarantined")
+            return
         self.excluded |= 1 << engine.slot
         if verdict.elsewhere and not self._begun and self._router.retry_permitted(self):
             self.state = State.FRAMING if self._head_sent else State.WAITING
@@ -245,7 +248,7 @@ class Exchange:
 
     def refuse(self, status: int, message: str, *, code: str = "", retry_after_s: int = 0) -> None:
         """Answer with an error of the router's own; as an event where a stream has begun."""
-        if self.state is State.FRAMING:
+        if self.state in (State.PASSING, State.FRAMING):
             self._end_stream_with(message, code)
             return
         self.record.status = status
