@@ -78,7 +78,8 @@ class MemberFile:
         content = _Content(
             revision=membership.revision, saved_at_s=now_s, members=sorted(membership.members.values(), key=_name)
         )
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        # One name is enough, since the lock keeps others away; what a kill left of it is replaced.
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
         try:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()

@@ -94,6 +94,8 @@ class Membership:
         if event is Event.WITHDRAW and moved.state is not State.GONE:
             ended_s = now_s if moved.lease_ends_s is None else min(now_s, moved.lease_ends_s)
             moved = msgspec.structs.replace(moved, lease_ends_s=ended_s, listed=False)
+        if event is Event.READMIT and moved.lease_over(now_s):  # the hold is over, and nobody is there
+            moved = _moved(moved, Event.EXPIRE, f"{why}; no heartbeat since before", now_s)
         return self._with(moved)
 
     def tick(self, now_s: float) -> "Membership":
