@@ -135,7 +135,7 @@ class FleetApi:
             routes = dict.fromkeys(("PUT", "POST"), lambda: self._renew(name))
         elif action in _HOLDS:
             routes = {"POST": lambda: self._hold(name, action, body)}
-        if not path.startswith(PREFIX) or not routes:
+        if not f"{path}/".startswith(f"{PREFIX}/") or not routes:
             return _error(404, f"no such path: {path[:200]!r}", code="not_found")
         if method not in routes:
             return _error(405, f"{method[:20]} is not possible here, expected {' or '.join(routes)}")
@@ -251,7 +251,7 @@ def _reason(body: bytes, *, needed: bool) -> str:
     if not isinstance(reason, str) or len(reason) > REASON_MAX or (needed and not reason.strip()):
         shown = msgspec.json.encode(reason)[:200].decode("utf8", "replace")
         raise _InputError(f"reason is {shown}, expected text of 1 to {REASON_MAX} characters", "reason")
-    return re.sub(r"[\x00-\x1f\x7f]+", " ", reason).strip()
+    return " ".join(re.sub(r"[\x00-\x1f\x7f]", " ", reason).split())
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def test_a_save_that_fails_leaves_the_old_content_and_no_rubbish(path: Path, mon
 
     monkeypatch.setattr(os, "fsync", full)
     file = MemberFile(path, lock_wait_s=0.0)
-    with pytest.raises(RegistryError, match="cannot write the registry file .*: No space left on device"):
+    with pytest.raises(RegistryError, match=r"cannot write the registry file .*: No space left on device"):
         file.save(Membership(), NOW)
     file.close()
     monkeypatch.undo()
@@ -124,7 +124,7 @@ def test_two_routers_cannot_share_a_file_and_the_second_is_told_what_to_do(path:
 def test_a_folder_that_others_may_change_is_refused(path: Path) -> None:
     path.parent.mkdir()
     path.parent.chmod(0o777)
-    with pytest.raises(RegistryError, match="can be changed by other users; set another router.registry_file"):
+    with pytest.raises(RegistryError, match=r"can be changed by other users; set another router.registry_file"):
         MemberFile(path)
 
 

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from kveik.errors import RefusedError, UnknownEngineError
@@ -127,15 +129,17 @@ def test_a_list_may_move_its_own_engine_and_take_over_one_that_announced_itself(
     assert (taken.member("e1").listed, taken.member("e1").lease_ends_s, state_of(taken)) == (True, None, State.READY)
 
 
-@pytest.mark.parametrize("step", ["renew", "apply", "member"])
-def test_an_engine_that_is_not_known_is_told_to_announce_itself(step: str) -> None:
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda: READY.renew("e9", NOW),
+        lambda: READY.apply("e9", Event.DRAIN, "", NOW),
+        lambda: READY.member("e9"),
+    ],
+)
+def test_an_engine_that_is_not_known_is_told_to_announce_itself(step: Callable[[], object]) -> None:
     with pytest.raises(UnknownEngineError, match="no engine 'e9' in the fleet"):
-        if step == "renew":
-            READY.renew("e9", NOW)
-        elif step == "apply":
-            READY.apply("e9", Event.DRAIN, "", NOW)
-        else:
-            READY.member("e9")
+        step()
 
 
 def test_differences_are_told_once_an_engine_with_its_reason() -> None:

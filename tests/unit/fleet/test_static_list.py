@@ -124,10 +124,9 @@ def test_a_broken_list_changes_nothing_and_says_so_once(
     for _ in range(3):
         static.look()
     assert len(registry.members()) == 2
-    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        f"the list of engines stays as it was: {file}: entry 3 of engines: "
-        "url is 'nonsense', expected http://HOST:PORT without a path"
-    ]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("the list of engines stays as it was: ")
+    assert warning.endswith("entry 3 of engines: url is 'nonsense', expected http://HOST:PORT without a path")
     write(file, TWO)
     static.look()
     assert len(registry.members()) == 2
