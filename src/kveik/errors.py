@@ -22,6 +22,7 @@
     │   ├── RefusedError         the state of an engine, or another engine, stands against it
     │   ├── AdmissionError       the router wants an admission token, or another one
     │   └── RegistryError        the registry (a file, etcd) cannot be read or written
+    ├── RequestError           a request's body that no engine could take: the client's fault
     ├── RouterStartError       the router cannot listen, or a part that it needs is not installed
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
@@ -108,6 +109,14 @@ class AdmissionError(FleetError):
 
 class RegistryError(FleetError):
     """The registry, a file or etcd, cannot be read or written."""
+
+
+class RequestError(KveikError, ValueError):
+    """A request's body that no engine could take: the client's fault. ``param`` names the member, if it is one."""
+
+    def __init__(self, message: str, param: str = "") -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class RouterStartError(KveikError):

@@ -5,13 +5,13 @@ engines, the registry) runs beside it: see :mod:`kveik.router.care`.
 """
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kveik.breaker import CLOSED
 from kveik.config import RouterSettings
+from kveik.errors import RequestError
 from kveik.router import http1
 from kveik.router.blame import Failure, Verdict
 from kveik.router.client_side import ClientConnection, ClientLimits, Incoming, UnderWay
@@ -23,6 +23,7 @@ from kveik.router.gate import Gate, Refused, Ticket
 from kveik.router.policy import Choice
 from kveik.router.quarantine import Quarantine, fingerprint
 from kveik.router.records import RequestListener, RequestRecord
+from kveik.router.trace import Tracing, request_id
 
 #: Retries that are allowed at once, before the share of all requests counts.
 RETRY_RESERVE = 20.0
@@ -38,6 +39,9 @@ class Chooser(Protocol):
 
     def learn(self, facts: RequestFacts, engine: EngineView, now_s: float) -> None:
         """The request is sent to this engine, which will hold its prefix."""
+
+    def feed_back(self, record: RequestRecord) -> None:
+        """What became of a request."""
 
 
 class Reader(Protocol):
@@ -75,6 +79,7 @@ class Router:
         read_facts: Reader,
         listeners: Sequence[RequestListener] = (),
         forget_slot: Callable[[int], None] = lambda _: None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.settings = settings
         self.gate = gate
@@ -95,6 +100,7 @@ class Router:
         self._chooser = chooser
         self._read_facts = read_facts
         self._listeners = list(listeners)
+        self._tracing = tracing or Tracing()
         self._loop = asyncio.get_running_loop()
         self._clients: set[ClientConnection] = set()
         self._exchanges: set[Exchange] = set()
@@ -123,7 +129,7 @@ class Router:
             return None if own is True else own
         now_s = self._loop.time()
         record = RequestRecord(
-            request_id_of(request.request_id),
+            request_id(request.request_id),
             request.method.decode("ascii", "replace"),
             request.target.decode("ascii", "replace"),
             request_bytes=request.body_bytes,
@@ -136,11 +142,13 @@ class Router:
         body = request.body
         try:
             facts = self._read_facts(request.target, body)
-        except ValueError as error:
+        except RequestError as error:
             self.gate.leave(ticket, now_s)
-            self._refuse_early(client, record, Refused("bad_request", 400, http1.error_body(400, str(error))))
+            self._refuse_early(
+                client, record, Refused("bad_request", 400, http1.error_body(400, str(error), param=error.param))
+            )
             return None
-        record.model, record.stream = facts.model, facts.stream
+        record.model, record.stream, record.facts = facts.model, facts.stream, facts
         refused = self._not_allowed(ticket, facts, request, body, now_s)
         if refused is None:
             engine_body = self.gate.body_for_engine(ticket, body, b"")
@@ -159,7 +167,7 @@ class Router:
             b"".join(request.headers),
             engine_body,
             facts,
-            traceparent=request.traceparent,
+            traceparent=self._tracing.begin(request.traceparent, record),
             comment_after_s=self.settings.comment_after_s,
             stream_idle_s=self.settings.stream_idle_s,
         )
@@ -362,9 +370,11 @@ class Router:
         if exchange.ticket is not None:
             used = max(0, record.prompt_tokens) + max(0, record.completion_tokens)
             self.gate.leave(exchange.ticket, self._loop.time(), used)
+        self._chooser.feed_back(record)
         self._tell(record)
 
     def _tell(self, record: RequestRecord) -> None:
+        record.facts = None  # of a prompt's content, listeners that keep things get nothing
         for listener in self._listeners:
             listener(record)
 
@@ -417,12 +427,3 @@ class Router:
         for client in list(self._clients):
             client.cut_off()
         self.engines.close()
-
-
-def request_id_of(given: bytes) -> str:
-    """The client's request id if it is a sensible one, else a fresh one."""
-    if 0 < len(given) <= 128 and given.isascii():
-        text = given.decode()
-        if text.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            return text
-    return f"{random.getrandbits(128):032x}"

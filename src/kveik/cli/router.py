@@ -1,0 +1,103 @@
+"""``kveik router``: run the router in the foreground."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from kveik.config import RouterSettings, load, rows
+from kveik.errors import ConfigError, KveikError, RouterStartError
+
+HELP = "run the router, the one address that clients know, in the foreground"
+
+EPILOG = """\
+Engines join by `kveik register`, by POST /fleet/engines, or from [[engines]] tables in --config:
+
+  kveik router --port 8100 &
+  kveik register --router http://127.0.0.1:8100 --engine http://127.0.0.1:8000 &
+  curl http://127.0.0.1:8100/v1/chat/completions -H 'content-type: application/json' \\
+       -d '{"model": "MODEL", "messages": [{"role": "user", "content": "Hello"}]}'
+  curl http://127.0.0.1:8100/fleet
+
+Settings come from --config, then from the environment (KVEIK_ROUTER_NAME), then from flags.
+SIGTERM and SIGINT let running requests finish for up to --drain-s seconds; a second one stops at once.
+
+exit codes:
+  0  stopped by a signal
+  2  a setting is not valid
+  3  the router could not start: the message says why and what to do
+"""
+
+logger = logging.getLogger("kveik.router")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments: one flag for each setting of the router."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a [router] section and [[engines]]")
+    settings = parser.add_argument_group("settings")
+    for row in rows("router"):
+        default = f" ({row.default})" if row.default != "" else ""
+        metavar = (row.unit or row.kind.__name__).upper()
+        settings.add_argument(
+            f"--{row.name.replace('_', '-')}",
+            dest=f"set_{row.name}",
+            metavar=metavar,
+            help=f"{row.help}{default}".replace("%", "%%"),
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        settings = load(RouterSettings, file=args.config, environ=os.environ, given=_given(args))
+        uvloop = _uvloop()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, args.config))
+    except ConfigError as error:
+        print(f"kveik router: {error}", file=sys.stderr)
+        return 2
+    except KveikError as error:
+        print(f"kveik router: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+def _uvloop() -> Any:
+    try:
+        import uvloop
+    except ImportError as error:
+        raise RouterStartError(f"{error.name} is not installed: pip install 'kveik[router]'") from error
+    return uvloop
+
+
+async def _serve(settings: RouterSettings, config: Path | None) -> None:
+    from kveik.router.app import running_router
+    from kveik.telemetry.logs import LogStates
+
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop_or_exit, stop)
+    async with running_router(settings, config=config, listener=LogStates(logger)) as app:
+        logger.info("the router is ready at %s; engines join at %s/fleet/engines", app.address, app.address)
+        await stop.wait()
+        logger.info("stopping: %d requests are under way", app.router.under_way)
+    logger.info("the router has stopped")
+
+
+def _stop_or_exit(stop: asyncio.Event) -> None:
+    """The first signal lets requests finish, the second does not."""
+    if stop.is_set():
+        os._exit(130)
+    stop.set()
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    flags = {name.removeprefix("set_"): value for name, value in vars(args).items() if name.startswith("set_")}
+    return {name: value for name, value in flags.items() if value is not None}

@@ -1,0 +1,179 @@
+"""A running router: everything opened, put together, ticking, and closed in order."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from kveik.config import RouterSettings
+from kveik.errors import FleetError, RouterStartError
+from kveik.fleet.lifecycle import Event
+from kveik.fleet.membership import Membership
+from kveik.fleet.opening import open_registry
+from kveik.fleet.registry import Registry
+from kveik.fleet.static_list import StaticList
+from kveik.records import Listener, ignore
+from kveik.router.api_keys import ApiKeys
+from kveik.router.care import EngineCare
+from kveik.router.choice import Chooser
+from kveik.router.client_side import ClientConnection
+from kveik.router.core import Router
+from kveik.router.engines import EngineView
+from kveik.router.fleet_api import Admission, FleetAdmin, FleetApi, is_loopback, read_token
+from kveik.router.gate import Gate
+from kveik.router.pages import OwnPages
+from kveik.router.prompt import PromptReader
+from kveik.router.telemetry import Telemetry
+
+logger = logging.getLogger("kveik.router")
+
+TICK_S = 0.05
+SLOW_TICKS = 20
+BACKLOG = 4096
+
+
+class RouterApp:
+    """One router on one event loop. Use :func:`running_router`."""
+
+    def __init__(self, settings: RouterSettings, registry: Registry, config: Path | None, listener: Listener) -> None:
+        """Raises :class:`ConfigError` for settings that do not fit each other or files that are no good."""
+        self._settings = settings
+        self._registry = registry
+        self._loop = asyncio.get_running_loop()
+        now_s = self._loop.time()
+        token = read_token(settings.admission_token_file, os.environ)
+        keys = ApiKeys(Path(settings.keys_file), listener) if settings.keys_file else None
+        self.chooser = Chooser(settings, now_s)
+        self.telemetry = Telemetry(settings, self.chooser)
+        self.router = Router(
+            settings,
+            Gate(settings, keys, now_s),
+            self.chooser,
+            PromptReader(),
+            self.telemetry.listeners,
+            self.chooser.forget_engine,
+            self.telemetry.tracing,
+        )
+        self.router.care = self._care = EngineCare(settings, self.router, self._proved)
+        self.router.pages = OwnPages(
+            self.router,
+            FleetAdmin(FleetApi(registry), Admission(token, is_loopback(settings.host))),
+            lambda: self.telemetry.exposition(self.router),
+            {
+                "last_choices": self.chooser.last_choices,
+                "prefix_index": self.chooser.index_document,
+                "usage": self.telemetry.usage_document,
+                "registry": lambda: {"revision": registry.view.revision, "trouble": registry.trouble},
+            },
+        )
+        self._list = StaticList(registry, config, poll_s=settings.engines_poll_s) if config is not None else None
+        self._background: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+        self._server: asyncio.Server | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        """Follow the registry and listen. Raises :class:`RouterStartError` if the port cannot be had."""
+        self._registry.subscribe(self._follow_soon)
+        if self._list is not None:
+            await asyncio.to_thread(self._list.start)
+        self._follow(self._registry.view)
+        host, port = self._settings.host, self._settings.port
+        try:
+            self._server = await self._loop.create_server(
+                lambda: ClientConnection(self.router), host, port, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise RouterStartError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}. "
+                "Choose another port with --port, or stop what uses this one"
+            ) from error
+        bound = self._server.sockets[0].getsockname()
+        self.address = f"http://{bound[0]}:{bound[1]}"
+        self._ticker = self._loop.create_task(self._tick())
+
+    def _follow_soon(self, view: Membership) -> None:
+        """Called on a thread of the registry."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._follow, view)
+
+    def _follow(self, view: Membership) -> None:
+        for engine in self.router.engines.apply(view):
+            self._care.admit(engine)
+        for engine in self.router.engines:
+            if engine.state == "announced" and not engine.models:
+                self._care.admit(engine)
+        self.router.engines_changed()
+
+    def _proved(self, engine: EngineView, why: str) -> None:
+        """An engine passed its admission: tell the registry, which tells all routers."""
+        task = self._loop.create_task(self._prove(engine, why))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _prove(self, engine: EngineView, why: str) -> None:
+        try:
+            await asyncio.to_thread(self._registry.change_state, engine.name, Event.PROVE, why)
+        except FleetError as error:
+            logger.warning("engine %s works, but the registry does not take that: %s", engine.name, error)
+            await asyncio.sleep(1.0)
+            self._care.admit(engine)
+
+    async def _tick(self) -> None:
+        count = 0
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = self._loop.time()
+            try:
+                self.router.tick(now_s)
+                count += 1
+                if count % SLOW_TICKS == 0:
+                    self.router.slow_tick(now_s)
+                self.telemetry.tick(now_s)
+            except Exception:  # supervision: without ticks no deadline would ever pass
+                logger.exception("a tick failed; the next one follows")
+
+    async def stop(self) -> None:
+        """Take nothing new, let what is under way finish within ``drain_s``, then close everything."""
+        if self._server is not None:
+            self._server.close()
+        self.router.drain()
+        until_s = self._loop.time() + self._settings.drain_s
+        while self.router.under_way and self._loop.time() < until_s:
+            await asyncio.sleep(TICK_S)
+        if self.router.under_way:
+            logger.warning("%d requests were still under way after %g s", self.router.under_way, self._settings.drain_s)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._care.close()
+        self.router.close()
+        await asyncio.sleep(0)  # connections learn of their end
+        await asyncio.to_thread(self._close_files)
+
+    def _close_files(self) -> None:
+        if self._list is not None:
+            self._list.close()
+        self.telemetry.close()
+        close: Callable[[], None] | None = getattr(self._registry, "close", None)
+        if close is not None:
+            close()
+
+
+@asynccontextmanager
+async def running_router(
+    settings: RouterSettings, *, config: Path | None = None, listener: Listener = ignore
+) -> AsyncIterator[RouterApp]:
+    """A router that serves until the block ends. Raises :class:`ConfigError` and :class:`KveikError`."""
+    registry = await asyncio.to_thread(open_registry, settings, listener)
+    app = RouterApp(settings, registry, config, listener)
+    try:
+        await app.start()
+        gc.freeze()  # what is there now stays; collecting it again and again costs time
+        yield app
+    finally:
+        with contextlib.suppress(asyncio.CancelledError):
+            await app.stop()
