@@ -94,8 +94,10 @@ class MemberFile:
             raise RegistryError(f"cannot write the registry file {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Let another router use the file."""
-        os.close(self._lock)
+        """Let another router use the file. May be called again."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def _put_aside(self, why: str) -> None:
         aside = self.path.with_name(f"{self.path.name}.not-understood")

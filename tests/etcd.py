@@ -1,0 +1,103 @@
+"""A real etcd on loopback for tests: started in a temporary folder, killed, paused and restarted at will."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def etcd_binary() -> str:
+    """The program, or a skip that says how to get it."""
+    candidates = (os.environ.get("KVEIK_ETCD"), shutil.which("etcd"), str(ROOT / ".kveik/etcd/usr/bin/etcd"))
+    found = next((path for path in candidates if path and Path(path).is_file()), None)
+    if found is None:
+        pytest.skip("no etcd here: apt-get install etcd-server, or set KVEIK_ETCD to the program")
+    return found
+
+
+def unused_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class Etcd:
+    """One member. Its address and data folder stay the same from start to start."""
+
+    def __init__(self, folder: Path) -> None:
+        self._binary = etcd_binary()
+        self._folder = folder
+        self.port, self._peer_port = unused_ports(2)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        client, peer = f"http://{self.address}", f"http://127.0.0.1:{self._peer_port}"
+        command = [self._binary, "--data-dir", str(self._folder / "data"), "--log-level", "error"]
+        command += ["--listen-client-urls", client, "--advertise-client-urls", client]
+        command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        command += ["--initial-cluster", f"default={peer}"]
+        # Leases of a second are for tests: their least time is that of an election.
+        command += ["--heartbeat-interval", "50", "--election-timeout", "250"]
+        with (self._folder / "etcd.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._wait_until_it_answers()
+
+    def _wait_until_it_answers(self) -> None:
+        until_s = time.monotonic() + 30
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{self.address}/health", timeout=2) as answer:
+                    if b'"true"' in answer.read():
+                        return
+            except OSError:
+                assert self._process is not None
+                assert self._process.poll() is None, (self._folder / "etcd.log").read_text()
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """kill -9; the data stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def lose_data(self) -> None:
+        shutil.rmtree(self._folder / "data")
+
+
+@contextmanager
+def running_etcd(folder: Path) -> Iterator[Etcd]:
+    etcd = Etcd(folder)
+    etcd.start()
+    try:
+        yield etcd
+    finally:
+        etcd.kill()
