@@ -256,6 +256,36 @@ class RouterSettings:
         minimum=0.0,
         maximum=WAIT_MAX_S,
     )
+    policy: str = setting(
+        "cache-aware",
+        "How an engine is chosen: by the expected time to the first token, by load alone, in turn, "
+        "or by a hash of the session or of the prompt's beginning.",
+        choices=("cache-aware", "least-load", "round-robin", "session", "prefix-hash"),
+    )
+    prefix_entries_max: int = setting(
+        1 << 20,
+        "Most prefix blocks (256 bytes of prompt, 20 bytes of memory) that are remembered; the oldest go first. "
+        "Rounded down to a power of two.",
+        unit="blocks",
+        minimum=1024,
+        maximum=1 << 30,
+    )
+    prefix_expire_s: float = setting(
+        1800.0, "How long an engine is expected to hold a prefix that it was sent.", unit="s", minimum=1.0,
+        maximum=30 * 86400.0,
+    )  # fmt: skip
+    prefill_tokens_s: float = setting(
+        8000.0, "Prompt tokens that an engine computes in a second, until its own rate is known.", unit="tokens/s",
+        minimum=1.0, maximum=1e9,
+    )  # fmt: skip
+    load_tokens_s: float = setting(
+        40000.0, "Tokens that an engine loads from the shared cache in a second.", unit="tokens/s",
+        minimum=1.0, maximum=1e9,
+    )  # fmt: skip
+    in_flight_s: float = setting(
+        0.01, "How much later a first token is expected for each request that the engine works on.", unit="s",
+        minimum=0.0, maximum=WAIT_MAX_S,
+    )  # fmt: skip
     probe_deadline_s: float = setting(
         5.0, "Longest wait for the answer to a request of the router's own.", unit="s", minimum=0.1, maximum=WAIT_MAX_S
     )

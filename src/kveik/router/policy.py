@@ -1,15 +1,36 @@
-"""Which engine gets a request: pure functions over plain values."""
+"""Which engine gets a request: pure functions over plain values.
 
-from dataclasses import dataclass
+All policies keep one promise: no engine gets a request beyond its *bound*, 1.25 times its share of
+all requests in flight, rounded up, plus one. Somebody is always below the bound, since the bounds
+together exceed what is in flight. An engine that comes back slowly (``share`` below 1) has a
+smaller share of the load, and its bound is smaller in proportion.
+
+``cache-aware`` sends a request where its first token is expected soonest. That spreads a hot prefix
+by itself: as the engine that holds it gets busy, computing it once more elsewhere becomes the
+shorter wait, and from then on two engines hold it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+import xxhash
+
+from kveik.router.facts import RequestFacts
+
+#: An engine has at most this many times its fair share of the requests in flight, and one more.
+BOUND = 1.25
+#: ``prefix-hash`` looks at so many blocks, about 250 tokens: the system prompt, or the start of a conversation.
+HASHED_BLOCKS = 4
 
 
-@dataclass(slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, gc=False):
     """One engine that could take the request now.
 
     ``cached_tokens``: prompt tokens that this engine is expected to hold; ``shared_tokens``: those
     beyond them that the shared cache holds for its group. ``order`` breaks ties: the engine that
-    was chosen longest ago has the lowest.
+    was chosen longest ago has the lowest. ``identity`` stays the same over restarts of the router
+    and in all routers; only policies that hash need it.
     """
 
     slot: int
@@ -20,12 +41,165 @@ class Candidate:
     prefill_tokens_s: float
     share: float
     order: int
+    identity: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The decision: which engine, why (a short word: a metric label), and what was expected."""
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """The decision: which engine, why (a short word: a metric label), and what was expected.
+
+    ``expected_compute_tokens`` is what the engine will have to compute for the prompt: the load to book.
+    """
 
     slot: int
     reason: str
     expected_cached_tokens: int = 0
+    expected_compute_tokens: int = 0
+
+
+class Costs(msgspec.Struct, frozen=True, gc=False):
+    """What takes how long where nothing better is known. All times in seconds.
+
+    ``prefill_tokens_s``: for engines whose rate isn't known and no other engine's is. ``load_tokens_s``:
+    from the shared cache. ``in_flight_s``: how much later a first token comes for each request that
+    the engine is working on already.
+    """
+
+    prefill_tokens_s: float = 8000.0
+    load_tokens_s: float = 40000.0
+    in_flight_s: float = 0.01
+
+
+Policy = Callable[[Sequence[Candidate], RequestFacts, Costs], Choice]
+
+
+def expected_wait_s(candidate: Candidate, prompt_tokens: int, rate: float, costs: Costs) -> float:
+    """When the first token is expected: what stands before the request, then loading and computing.
+
+    ``rate``: prompt tokens a second that the engine computes. Tokens of the shared cache are loaded only
+    where that is quicker. A part of an engine (``share``) takes as much longer.
+    """
+    shared = candidate.shared_tokens
+    compute = candidate.waiting_tokens + prompt_tokens - candidate.cached_tokens
+    wait_s = candidate.in_flight * costs.in_flight_s
+    if shared and costs.load_tokens_s > rate:
+        compute -= shared
+        wait_s += shared / costs.load_tokens_s
+    return (wait_s + compute / rate) / candidate.share
+
+
+def bound(in_flight: int, share: float, shares: float) -> int:
+    """Most requests in flight that one engine may have, when all have ``in_flight`` with the new one."""
+    return math.ceil(BOUND * in_flight * share / shares - 1e-9) + 1
+
+
+def within_bound(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The engines that one more request doesn't bring above their bound: never none."""
+    in_flight = 1 + sum(candidate.in_flight for candidate in candidates)
+    shares = sum(candidate.share for candidate in candidates)
+    return [c for c in candidates if c.in_flight < bound(in_flight, c.share, shares)]
+
+
+def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
+    """Where the first token is expected soonest.
+
+    Reasons: ``prefix`` (it holds most of the prompt), ``shared`` (none holds it, the shared cache
+    does), ``load`` (nothing is cached), ``spread`` (another holds more, but is too busy).
+    """
+    best, shortest_s = candidates[0], math.inf
+    in_flight, shares, most = 1, 0.0, 0
+    for candidate in candidates:
+        rate = candidate.prefill_tokens_s or rate_of(candidate, candidates, costs)
+        wait_s = expected_wait_s(candidate, facts.prompt_tokens, rate, costs)
+        if wait_s < shortest_s or (wait_s == shortest_s and candidate.order < best.order):
+            best, shortest_s = candidate, wait_s
+        in_flight += candidate.in_flight
+        shares += candidate.share
+        if candidate.cached_tokens > most:  # noqa: PLR1730 (quicker than max)
+            most = candidate.cached_tokens
+    if best.in_flight >= bound(in_flight, best.share, shares):
+        allowed = within_bound(candidates)
+        best = min(allowed, key=lambda c: (_wait_s(c, candidates, facts, costs), c.order))
+    if most > best.cached_tokens:
+        reason = "spread"
+    elif most:
+        reason = "prefix"
+    else:
+        reason = "shared" if best.shared_tokens else "load"
+    return _choice(best, reason, facts)
+
+
+def least_load(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
+    """Where the first token is expected soonest if nothing is cached anywhere."""
+    blind = {
+        c.slot: Candidate(c.slot, c.in_flight, c.waiting_tokens, 0, 0, c.prefill_tokens_s, c.share, c.order)
+        for c in candidates
+    }
+    best = min(within_bound(candidates), key=lambda c: (_wait_s(blind[c.slot], candidates, facts, costs), c.order))
+    return _choice(best, "load", facts)
+
+
+def round_robin(candidates: Sequence[Candidate], facts: RequestFacts, _costs: Costs) -> Choice:
+    """One after the other: the engine that was chosen longest ago."""
+    best = min(within_bound(candidates), key=_order)
+    return _choice(best, "turn", facts)
+
+
+def session(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
+    """All requests of a session to one engine while it is within its bound; those without one by load."""
+    if not facts.session:
+        return least_load(candidates, facts, costs)
+    return _hashed(
+        candidates, xxhash.xxh3_64_intdigest(facts.session.encode("utf8", "surrogateescape")), "session", facts
+    )
+
+
+def prefix_hash(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
+    """All prompts with the same beginning to one engine while it is within its bound; short ones by load."""
+    if not len(facts.keys):
+        return least_load(candidates, facts, costs)
+    key = int(facts.keys[min(len(facts.keys), HASHED_BLOCKS) - 1])
+    return _hashed(candidates, key, "prefix_hash", facts)
+
+
+#: The policies by name.
+POLICIES: Mapping[str, Policy] = {
+    "cache-aware": cache_aware,
+    "least-load": least_load,
+    "round-robin": round_robin,
+    "session": session,
+    "prefix-hash": prefix_hash,
+}
+#: Those that need to know what is cached.
+LOOKS_AT_CACHE = frozenset({"cache-aware"})
+
+
+def rate_of(candidate: Candidate, candidates: Iterable[Candidate], costs: Costs) -> float:
+    """Its rate; of an engine that has shown none yet the best of the others, so that it is tried."""
+    if candidate.prefill_tokens_s > 0:
+        return candidate.prefill_tokens_s
+    return max((other.prefill_tokens_s for other in candidates), default=0.0) or costs.prefill_tokens_s
+
+
+def _hashed(candidates: Sequence[Candidate], key: int, reason: str, facts: RequestFacts) -> Choice:
+    """By rendezvous hashing: an engine that comes or goes moves only its own keys."""
+    best = max(within_bound(candidates), key=lambda candidate: _draw(key, candidate))
+    return _choice(best, reason, facts)
+
+
+def _draw(key: int, candidate: Candidate) -> tuple[float, int]:
+    """The higher, the better; an engine with twice the share wins twice as many keys."""
+    mixed: int = xxhash.xxh3_64_intdigest(key.to_bytes(8, "little"), candidate.identity)
+    return -candidate.share / math.log((mixed + 1) / 2.0**64.000001), -candidate.order
+
+
+def _order(candidate: Candidate) -> int:
+    return candidate.order
+
+
+def _wait_s(candidate: Candidate, candidates: Iterable[Candidate], facts: RequestFacts, costs: Costs) -> float:
+    return expected_wait_s(candidate, facts.prompt_tokens, rate_of(candidate, candidates, costs), costs)
+
+
+def _choice(candidate: Candidate, reason: str, facts: RequestFacts) -> Choice:
+    compute = facts.prompt_tokens - candidate.cached_tokens - candidate.shared_tokens
+    return Choice(candidate.slot, reason, candidate.cached_tokens, max(0, compute))

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from kveik.router.facts import RequestFacts
+
 
 class RequestRecord(msgspec.Struct, gc=False):
     """One finished request. Times in seconds; -1 where something did not happen.
@@ -12,7 +14,8 @@ class RequestRecord(msgspec.Struct, gc=False):
     ``overload``, ``left`` (the client went away). ``status`` is what the client got, 0 if nothing.
     ``added_s`` is the router's own part of ``first_byte_s``: from the whole request to its sending,
     and from the engine's first byte to the client's. ``cut``: the answer had begun and was not
-    ended. ``span_id`` is the router's span and ``parent_span_id`` the client's, where there are any.
+    ended. ``span_id`` is the router's span and ``parent_span_id`` the client's, where there are any. ``facts``: what
+    its body told, for what learns from the outcome; never logged.
     """
 
     request_id: str
@@ -41,6 +44,7 @@ class RequestRecord(msgspec.Struct, gc=False):
     span_id: str = ""
     parent_span_id: str = ""
     why: str = ""
+    facts: RequestFacts | None = None
 
 
 RequestListener = Callable[[RequestRecord], None]
