@@ -20,6 +20,8 @@ from kveik.router.records import RequestRecord
 LINES_MAX = 16_384
 #: Longest text of a field that a client controls.
 TEXT_MAX = 256
+#: How a record ends: what its body told is no part of a line.
+_NO_FACTS = b',"facts":null}'
 _CLIENT_TEXTS = ("path", "model", "request_id", "method", "why")
 
 
@@ -62,15 +64,17 @@ class AccessLog:
         if second != self._second:
             self._second = second
             self._prefix = time.strftime('{"time":"%Y-%m-%dT%H:%M:%S', time.gmtime(second)).encode()
-        if len(record.path) > TEXT_MAX or len(record.model) > TEXT_MAX or "?" in record.path or record.why:
+        path = record.path
+        if len(path) > TEXT_MAX or len(record.model) > TEXT_MAX or "?" in path or record.why or record.facts:
             record = _shortened(record)
         try:
             fields = self._encode(record)
         except UnicodeEncodeError:  # half a surrogate pair, which a JSON body can carry by an escape
             fields = _with_plain_texts(record)
         if not fields.isascii():
-            fields = json.dumps(json.loads(fields.decode("utf8", "replace"))).encode()
-        self._lines.append(b'%s.%03dZ",%s\n' % (self._prefix, (now_s - second) * 1000, fields[1:]))
+            fields = json.dumps(json.loads(fields.decode("utf8", "replace")), separators=(",", ":")).encode()
+        fields = fields[1 : -len(_NO_FACTS)]
+        self._lines.append(b'%s.%03dZ",%s}\n' % (self._prefix, (now_s - second) * 1000, fields))
 
     def take(self) -> bytes | None:
         """The lines since the last time."""
@@ -102,7 +106,7 @@ class AccessLog:
 def _shortened(record: RequestRecord) -> RequestRecord:
     path = record.path.partition("?")[0]
     return msgspec.structs.replace(
-        record, path=path[:TEXT_MAX], model=record.model[:TEXT_MAX], why=record.why[:TEXT_MAX]
+        record, path=path[:TEXT_MAX], model=record.model[:TEXT_MAX], why=record.why[:TEXT_MAX], facts=None
     )
 
 

@@ -11,6 +11,7 @@ from kveik.clock import FakeClock
 from kveik.errors import ConfigError
 from kveik.router import access_log
 from kveik.router.access_log import TEXT_MAX, AccessLog
+from kveik.router.facts import RequestFacts
 from kveik.router.records import RequestRecord
 
 any_text = st.text(st.characters(exclude_categories=[]), max_size=40)
@@ -63,7 +64,7 @@ def test_nothing_that_clients_choose_breaks_out_of_its_line(path_text: str, mode
     assert written.endswith(b"}\n")
     line = json.loads(written)
     assert line["outcome"] == "ok"
-    assert len(line) == 1 + len(RequestRecord.__struct_fields__)
+    assert [*line] == ["time", *RequestRecord.__struct_fields__[:-1]]
 
 
 def test_line_ends_of_any_alphabet_are_escaped(path: Path) -> None:
@@ -92,6 +93,14 @@ def test_queries_are_left_out_and_long_texts_cut(path: Path) -> None:
     (line,) = lines_of(AccessLog(str(path)), RequestRecord("id", "GET", "/" + "p" * 9999))
     assert len(line["path"]) == TEXT_MAX
     assert record.path == "/v1/models?api_key=secret", "other listeners get the whole record"
+
+
+def test_what_a_body_told_is_no_part_of_a_line(path: Path) -> None:
+    record = RequestRecord("id", "POST", "/", model="模型", facts=RequestFacts(session="private"))
+    (line,) = lines_of(AccessLog(str(path)), record)
+    assert "private" not in str(line)
+    assert "facts" not in line
+    assert record.facts is not None
 
 
 def test_lines_are_appended_and_a_rotated_file_is_begun_anew(path: Path) -> None:
