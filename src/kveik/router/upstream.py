@@ -19,7 +19,9 @@ HEAD_MAX_BYTES = 64 << 10
 class Answered(Protocol):
     """What a connection tells the exchange that it carries."""
 
-    wants_pieces: bool
+    @property
+    def wants_pieces(self) -> bool:
+        """Whether the body is needed without its framing."""
 
     def answer_began(self, status: int, head: bytes, data: bytes, pieces: list[bytes], complete: bool) -> None:
         """The answer's head is complete; ``data`` are the raw bytes of the body that came with it."""

@@ -187,6 +187,38 @@ class TestSilence:
 
         run(test)
 
+    def test_comments_follow_a_head_that_came_early(self) -> None:
+        async def test() -> None:
+            async def handle(request: Request, writer: asyncio.StreamWriter) -> None:
+                await stream(end=False)(request, writer)
+                await writer.drain()
+                await asyncio.sleep(0.5)
+                for piece in (EVENT, DONE):
+                    writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                writer.write(b"0\r\n\r\n")
+
+            async with rig(ScriptedEngine(handle), comment_after_s=0.1) as made:
+                response = await made.ask(STREAM)
+                assert response.whole
+                assert response.body.startswith(b": keep-alive\n\n" * 2)
+                assert response.body.endswith(EVENT + DONE)
+
+        run(test)
+
+    def test_a_stream_without_chunks_is_chunked_after_comments(self) -> None:
+        async def test() -> None:
+            async def handle(_: Request, writer: asyncio.StreamWriter) -> None:
+                await asyncio.sleep(0.3)
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
+                writer.write(b"content-length: %d\r\n\r\n" % len(EVENT + DONE) + EVENT + DONE)
+
+            async with rig(ScriptedEngine(handle), comment_after_s=0.1) as made:
+                response = await made.ask(STREAM)
+                assert response.whole
+                assert response.body.endswith(EVENT + DONE)
+
+        run(test)
+
     def test_answers_that_are_no_streams_get_no_comments(self) -> None:
         async def test() -> None:
             async def handle(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -294,6 +326,48 @@ class TestElsewhere:
                 assert (made.records[0].attempts, made.records[0].engine) == (2, "b")
                 blamed = made.engine("a").breaker.failures_in_a_row > 0
                 assert blamed is (fault not in ("503", "429"))
+
+        run(test)
+
+    @pytest.mark.parametrize("fault", ["dies", "hangs", "ends"])
+    def test_an_engine_that_sent_nothing_but_the_head_of_a_stream_has_not_begun(self, fault: str) -> None:
+        """vLLM sends the head of a stream at once, long before the first token."""
+
+        async def test() -> None:
+            async def handle(request: Request, writer: asyncio.StreamWriter) -> None:
+                await stream(end=fault == "ends")(request, writer)
+                await writer.drain()
+                await asyncio.sleep(0.05)
+                if fault == "dies":
+                    reset(writer)
+                elif fault == "hangs":
+                    await asyncio.sleep(3600)
+
+            good = ScriptedEngine(stream(EVENT, DONE))
+            async with rig(ScriptedEngine(handle), good, first_byte_s=0.3, probe_deadline_s=0.3) as made:
+                made.engine("b").in_flight = 5
+                response = await made.ask(STREAM)
+                made.engine("b").in_flight -= 5
+                assert (response.whole, response.body) == (True, EVENT + DONE)
+                assert (made.records[0].attempts, made.records[0].engine) == (2, "b")
+
+        run(test)
+
+    def test_a_long_answer_that_is_cut_is_cut_for_the_client_too(self) -> None:
+        async def test() -> None:
+            async def handle(_: Request, writer: asyncio.StreamWriter) -> None:
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\n\r\n" + b"x" * 1_000_000)
+                await writer.drain()
+                await asyncio.sleep(0.05)
+                reset(writer)
+
+            async with rig(ScriptedEngine(handle), ScriptedEngine(answer(OK))) as made:
+                made.engine("b").in_flight = 5
+                response = await made.ask()
+                made.engine("b").in_flight -= 5
+                assert not response.whole
+                assert set(response.body) == {ord("x")}
+                assert made.records[0].cut
 
         run(test)
 

@@ -1,0 +1,198 @@
+"""The way of one answer to the client: held while it is short, passed on as it comes, ended honestly.
+
+A stream's head is kept back until the first byte of its body: engines send it before they compute
+anything, and what has not begun for the client can still be had from another engine. Whole answers
+are kept until they are complete, up to ``HOLD_MAX_BYTES``, for the same reason. After that bytes go
+through as they came, in the framing they came in; only a client of HTTP/1.0 gets the body alone.
+"""
+
+from enum import Enum
+from typing import Protocol
+
+from kveik.router import http1
+from kveik.router.records import RequestRecord
+from kveik.router.stream import KEEP_ALIVE, TAIL_BYTES, StreamWatch, error_event, usage_in
+
+HOLD_MAX_BYTES = 256 << 10
+#: Streams of these paths end with an event by name, or with ``[DONE]``; of others, with the body.
+_NAMED = (b"/responses", b"/messages")
+_MARKED = (b"/chat/completions", b"/completions", *_NAMED)
+
+
+class ClientLink(Protocol):
+    """What answers need of the client's connection."""
+
+    http10: bool
+    keep_alive: bool
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    def answered(self) -> None:
+        """The answer is complete and the connection is kept: the next request may be handled."""
+
+    def cut(self) -> None:
+        """End the connection after what was written."""
+
+
+class Step(Enum):
+    """Where the answer is after some of its bytes."""
+
+    MORE = "more"  # nothing is decided
+    COMPLETE = "complete"
+    UNFINISHED = "unfinished"  # the body ended properly, but the stream in it did not
+    MISFIT = "misfit"  # the client was told to expect a stream, and this is none
+
+
+class Relay:
+    """One answer.
+
+    ``begun``: something of it has gone to the client; ``head_sent``: a head has, perhaps with
+    comments only; ``wants_pieces``: the body is needed without the engine's framing.
+    """
+
+    __slots__ = (
+        "_chunks_ours", "_client", "_head", "_held", "_marked", "_path", "_record", "_size", "_status", "_watch",
+        "begun", "head_sent", "wants_pieces",
+    )  # fmt: skip
+
+    def __init__(self, client: ClientLink, record: RequestRecord, path: bytes) -> None:
+        self._client, self._record, self._path = client, record, path
+        self._marked = path.endswith(_MARKED)
+        self.wants_pieces = client.http10
+        self.begun = False
+        self.head_sent = False
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget an attempt of which nothing has gone to the client."""
+        self._watch: StreamWatch | None = None
+        self._head = b""
+        self._held: list[bytes] = []
+        self._size = 0
+        self._status = 0
+        self._chunks_ours = False
+
+    # -- the engine's answer --------------------------------------------------------------------
+
+    def began(self, status: int, head: bytes, data: bytes, *, complete: bool) -> Step:
+        """The head of a good answer, and what came of the body with it."""
+        lower = head.lower()
+        framed = b"\r\ntransfer-encoding:" in lower
+        self._status = status
+        if b"text/event-stream" in lower:
+            self._watch = StreamWatch(named_events=self._path.endswith(_NAMED))
+            self._chunks_ours = self.head_sent and not framed
+        elif self.head_sent:
+            return Step.MISFIT
+        if self.wants_pieces:
+            head = _without_framing(head)
+        if self.wants_pieces or not (framed or b"\r\ncontent-length:" in lower):
+            self._client.keep_alive = False  # the end of the connection is the end of the body
+        self._head = self._with_own_headers(head, lower)
+        return self.went_on(data, complete=complete)
+
+    def went_on(self, data: bytes, *, complete: bool) -> Step:
+        """More of the body."""
+        if self._watch is None and not self.begun:
+            return self._hold(data, complete)
+        if not data and not complete:
+            return Step.MORE
+        watch = self._watch
+        if watch is not None:
+            if data:
+                watch.saw(data)
+            if complete and self._marked and not watch.complete:
+                if watch.total_bytes > len(http1.LAST_CHUNK):
+                    self._write(data.removesuffix(http1.LAST_CHUNK))
+                return Step.UNFINISHED
+        self._write(data)
+        return self._completed(watch.tail if watch is not None else data) if complete else Step.MORE
+
+    def _hold(self, data: bytes, complete: bool) -> Step:
+        self._held.append(data)
+        self._size += len(data)
+        if complete:
+            answer = b"".join(self._held)
+            self._write(answer)
+            return self._completed(answer)
+        if self._size > HOLD_MAX_BYTES:
+            self._write(b"".join(self._held))
+        return Step.MORE
+
+    def _completed(self, tail: bytes) -> Step:
+        record = self._record
+        record.status = self._status
+        record.prompt_tokens, record.completion_tokens, record.cached_tokens = usage_in(tail[-TAIL_BYTES:])
+        if self._chunks_ours:
+            self._client.write(http1.LAST_CHUNK)
+        return Step.COMPLETE
+
+    def _write(self, data: bytes) -> None:
+        """Body, after the head if that is still here."""
+        if self._chunks_ours:
+            data = http1.chunk(data)
+        if not self.head_sent:
+            data = self._head + data
+        self.begun = self.head_sent = True
+        self._record.response_bytes += len(data)
+        self._client.write(data)
+
+    def _with_own_headers(self, head: bytes, lower: bytes) -> bytes:
+        """The head with our headers, and without those of the engine's connection."""
+        if b"\r\nconnection:" in lower or b"\r\nkeep-alive:" in lower or b"\r\nx-request-id:" in lower:
+            head = http1.without_hop_by_hop(head)
+        close = b"" if self._client.keep_alive else b"connection: close\r\n"
+        return b"%sx-request-id: %s\r\n%s\r\n" % (head[:-2], self._record.request_id.encode(), close)
+
+    # -- what the router says -------------------------------------------------------------------
+
+    def pass_error(self, status: int, answer: bytes) -> None:
+        """An engine's error answer, whole, as it is."""
+        end = answer.find(b"\r\n\r\n") + 4
+        head = answer[:end]
+        self._record.status = status
+        self._client.write(self._with_own_headers(head, head.lower()) + answer[end:])
+
+    def refuse(self, status: int, message: str, *, code: str, retry_after_s: int = 0) -> bool:
+        """An error of the router's own; False if the connection has to end with it, as after a begun answer."""
+        if self.head_sent:
+            self.end_with_error(message, code)
+            return False
+        self._record.status = status
+        headers = [(b"x-request-id", self._record.request_id.encode())]
+        if retry_after_s:
+            headers.append((b"retry-after", b"%d" % retry_after_s))
+        keep = self._client.keep_alive
+        body = http1.error_body(status, message, code=code)
+        self._client.write(http1.response(status, body, headers=headers, close=not keep))
+        return keep
+
+    def end_with_error(self, message: str, code: str) -> None:
+        """An error event in a begun stream; the connection must then be cut, so that nobody takes it for an end.
+
+        A begun answer that is no stream is just cut: there is no place in it for words.
+        """
+        self._record.cut = True
+        watch = self._watch
+        if self.begun and watch is None:
+            return
+        event = error_event(message, code=code, after_partial=watch is not None and not watch.between_events)
+        self._client.write(event if self._client.http10 else http1.chunk(event))
+
+    def comment(self) -> None:
+        """A line that says only that the router is there, so that nobody between cuts a silent stream."""
+        if self._client.http10:
+            return
+        if not self.head_sent:
+            self._client.write(http1.stream_head(self._record.request_id.encode()))
+            self.head_sent = True
+            if self._watch is not None and b"\r\ntransfer-encoding:" not in self._head.lower():
+                self._chunks_ours = True
+        self._client.write(http1.chunk(KEEP_ALIVE))
+
+
+def _without_framing(head: bytes) -> bytes:
+    """A head for a body that comes without its chunks."""
+    lines = [line for line in head[:-4].split(b"\r\n") if not line.lower().startswith(b"transfer-encoding:")]
+    return b"\r\n".join(lines) + b"\r\n\r\n"
