@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kveik.router.facts import NO_KEYS, RequestFacts
-from kveik.router.prefix_keys import PREFIX_BLOCK_BYTES
+from kveik.router.prefix_keys import PREFIX_BLOCK_BYTES, SEED_BYTES
 
 WAYS = 8
 ENTRY_BYTES = 8 + 8 + 4
@@ -105,7 +105,7 @@ class ApproximateIndex:
         if not depths:
             return depths
         # The last block, which isn't full and has no key, counts as not held.
-        tokens_a_block = facts.prompt_tokens * PREFIX_BLOCK_BYTES / facts.prompt_bytes
+        tokens_a_block = facts.prompt_tokens * PREFIX_BLOCK_BYTES / (facts.prompt_bytes + SEED_BYTES)
         return {slot: int(depth * tokens_a_block) for slot, depth in depths.items()}
 
     def learn(self, facts: RequestFacts, slot: int, now_s: float) -> None:

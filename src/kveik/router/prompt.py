@@ -203,6 +203,3 @@ def _facts_of_unknown(body: bytes) -> RequestFacts:
     except (msgspec.DecodeError, RecursionError):
         return RequestFacts()
     return RequestFacts(read.model or "", read.stream is True)
-
-
-read_facts = PromptReader()
