@@ -139,7 +139,12 @@ class Router:
             self._refuse_early(client, record, ticket)
             return None
         record.key_name = ticket.key_name
-        body = request.body
+        # With its tenant's salt from here on: equal prompts of two tenants share no blocks, and no expectation.
+        body = self.gate.body_for_engine(ticket, request.body)
+        if isinstance(body, Refused):
+            self.gate.leave(ticket, now_s)
+            self._refuse_early(client, record, body)
+            return None
         try:
             facts = self._read_facts(request.target, body)
         except RequestError as error:
@@ -150,14 +155,10 @@ class Router:
             return None
         record.model, record.stream, record.facts = facts.model, facts.stream, facts
         refused = self._not_allowed(ticket, facts, request, body, now_s)
-        if refused is None:
-            engine_body = self.gate.body_for_engine(ticket, body, b"")
-            refused = engine_body if isinstance(engine_body, Refused) else None
         if refused is not None:
             self.gate.leave(ticket, now_s)
             self._refuse_early(client, record, refused)
             return None
-        assert isinstance(engine_body, bytes)
         exchange = Exchange(
             self,
             client,
@@ -165,7 +166,7 @@ class Router:
             request.method,
             request.target,
             b"".join(request.headers),
-            engine_body,
+            body,
             facts,
             traceparent=self._tracing.begin(request.traceparent, record),
             comment_after_s=self.settings.comment_after_s,

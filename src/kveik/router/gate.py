@@ -16,7 +16,7 @@ from fnmatch import translate
 from kveik.config import RouterSettings
 from kveik.errors import ConfigError
 from kveik.router.api_keys import ANYONE, ApiKeys
-from kveik.router.cache_salt import combined, with_tenant_salt
+from kveik.router.cache_salt import with_tenant_salt
 from kveik.router.http1 import error_body
 from kveik.router.keys_file import ApiKey
 from kveik.router.limits import KeyQueue, Place, Places, Standing, TokenBucket
@@ -173,22 +173,18 @@ class Gate:
         for admitted in self.places.let_in():
             admitted.on_turn(None)
 
-    def body_for_engine(self, ticket: Ticket, body: bytes, content_type: bytes) -> bytes | Refused:
+    def body_for_engine(self, ticket: Ticket, body: bytes) -> bytes | Refused:
         """The body as the engine gets it: with its tenant's ``cache_salt`` where isolation is on.
 
         Forms with files (audio) have no such member and pass as they are; any other body must be a
         JSON object then, because one that only an engine can read could name another tenant's salt.
         """
-        if not self._settings.tenant_isolation or not body or content_type.lower().startswith(b"multipart/"):
+        if not self._settings.tenant_isolation or not body or body.startswith((b"--", b"\r\n--")):
             return body
         try:
             return with_tenant_salt(body, ticket.state.salt)
         except ValueError as error:
             return self._refuse("bad_body", str(error))
-
-    def prefix_salt(self, ticket: Ticket, client_salt: str) -> str:
-        """What separates this request's blocks from others': the salt that the engine will see."""
-        return combined(ticket.state.salt, client_salt) if self._settings.tenant_isolation else client_salt
 
     def _follow(self, in_force: Mapping[str, ApiKey], now_s: float) -> None:
         for name, state in list(self._states.items()):
