@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qs
 
 import msgspec
 import xxhash
@@ -22,6 +21,7 @@ from kveik.simulate.answers import (
     ResponsesAnswer,
 )
 from kveik.simulate.asks import Ask, ModelLimits, RefusedRequestError
+from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.core import EngineCore
 from kveik.simulate.exchange import Exchange
 from kveik.simulate.faults import NO_FAULTS, Faults, changed
@@ -94,6 +94,7 @@ class App:
     def change_faults(self, changes: dict[str, Any]) -> Faults:
         """Set switches by name. Raises :class:`ConfigError` for what is none."""
         self.faults = changed(self.faults, changes)
+        self._number = 0
         logger.info("simulated engine: faults are now %s", self.fault_names() or "off")
         self._apply(self.faults)
         return self.faults
@@ -131,7 +132,9 @@ class App:
 
     def _faults_of(self, request: Request) -> Faults:
         """The faults that hit this request: each ``every``-th, if its body has the text asked for."""
-        faults = self.faults
+        faults, breaks_after = self.faults, self.core.behaviour.breaks_stream_after
+        if breaks_after >= 0:
+            return Faults(die_after_chunks=breaks_after, die_by="fin")
         if faults is NO_FAULTS or faults.containing.encode("utf8", "replace") not in request.body:
             return NO_FAULTS
         self._number += 1
@@ -166,6 +169,7 @@ class App:
             "/tokenize": {"POST": self._tokenize},
             "/detokenize": {"POST": self._detokenize},
             "/reset_prefix_cache": {"POST": self._reset_cache},
+            "/server_info": {"GET": self._server_info},
             "/kv_event_sources": {"GET": lambda _, to: self._send(to, self.event_sources)},
             "/sim": {"GET": lambda _, to: self._send(to, self.state()), "POST": self._change},
             "/sim/forget": {"POST": self._forget},
@@ -184,7 +188,7 @@ class App:
         self._respond(connection, self.faults.health_status, b"")
 
     def _metrics(self, request: Request, connection: Connection) -> None:
-        self._respond(connection, 200, self.core.metrics.text(self.core.gauges()).encode(), _TEXT)
+        self._respond(connection, 200, self.core.metrics_text().encode(), _TEXT)
 
     def _models(self, request: Request, connection: Connection) -> None:
         card = {
@@ -208,10 +212,33 @@ class App:
         self._send(connection, {"prompt": text_of(asks.detokenize(request.body, self._limits))})
 
     def _reset_cache(self, request: Request, connection: Connection) -> None:
-        self.core.reset_cache()
-        external = parse_qs(request.query).get("reset_external", ["false"])[0]
-        logger.info("simulated engine: prefix cache emptied (reset_external=%s: there is none)", external)
-        self._send(connection, {"success": True})
+        behaviour = self._in_development()
+        done = behaviour.refuses_resets <= 0
+        if done:
+            self.core.cache.clear()
+            logger.info("simulated engine: prefix cache emptied")
+        else:
+            behaviour.refuses_resets -= 1
+        self._send(connection, {"success": done})
+
+    def _server_info(self, request: Request, connection: Connection) -> None:
+        behaviour, settings = self._in_development(), self._settings
+        extra = {"read_back_every": int(behaviour.compares_blocks)}
+        config = {
+            "model_config": {"dtype": f"torch.{behaviour.dtype}", "max_model_len": settings.max_model_tokens},
+            "cache_config": {
+                "block_size": settings.block_tokens,
+                "kv_cache_size_tokens": settings.cache_blocks * settings.block_tokens,
+            },
+            "kv_transfer_config": {"kv_connector_extra_config": extra} if self.core.has_connector else None,
+        }
+        self._send(connection, {"vllm_config": config})
+
+    def _in_development(self) -> Behaviour:
+        """The behaviour, on routes that vLLM has in its development mode only."""
+        if not self.core.behaviour.development_mode:
+            raise RefusedRequestError("Not Found", 404, "Not Found")
+        return self.core.behaviour
 
     def _change(self, request: Request, connection: Connection) -> None:
         try:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from kveik.config import SimEngineSettings
 from kveik.simulate.answers import Answer
+from kveik.simulate.behaviour import Behaviour, SimulatedConnector
 from kveik.simulate.block_hashes import HashChain
 from kveik.simulate.metrics import EngineMetrics, Gauges
 from kveik.simulate.prefix_cache import Admission, CacheChange, PrefixCache
@@ -30,7 +31,8 @@ class Sink(Protocol):
 class EngineCore:
     """Takes answers to make, and tells their sinks when tokens are there. Runs in one event loop.
 
-    ``listener`` is told what comes into the prefix cache and leaves it.
+    ``listener`` is told what comes into the prefix cache and leaves it. With ``shared``, a set of
+    block keys, the engine has a connector and shares that cache with others that have the same set.
     """
 
     def __init__(
@@ -38,9 +40,16 @@ class EngineCore:
         settings: SimEngineSettings,
         loop: asyncio.AbstractEventLoop,
         listener: Callable[[CacheChange], None] | None = None,
+        *,
+        behaviour: Behaviour | None = None,
+        shared: set[bytes] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
+        self.behaviour = behaviour or Behaviour(has_connector=False)
+        self._connector: SimulatedConnector | None = None
+        if shared is not None:
+            self._connector = SimulatedConnector(shared, settings.block_tokens, self.behaviour)
         self.metrics = EngineMetrics(settings.model, settings.block_tokens, settings.cache_blocks)
         chain = HashChain(settings.hash_algorithm, settings.hash_seed) if listener else None
         self.cache = PrefixCache(settings.block_tokens, settings.cache_blocks, chain, listener)
@@ -84,32 +93,54 @@ class EngineCore:
         """Call back when the engine hangs no longer."""
         self._on_again.append(go_on)
 
-    def reset_cache(self) -> None:
-        """Forget all cached blocks."""
-        self.cache.clear()
+    @property
+    def has_connector(self) -> bool:
+        """Whether the engine shares a cache with others."""
+        return self._connector is not None and self.behaviour.has_connector
 
     def gauges(self) -> Gauges:
         """What is true now."""
         schedule, cache = self._schedule, self.cache
         usage = min(1.0, self._blocks_in_use / self.settings.cache_blocks)
-        return Gauges(schedule.running, schedule.waiting, usage, cache.queried_tokens, cache.hit_tokens)
+        running = schedule.running + self.behaviour.busy
+        return Gauges(running, schedule.waiting, usage, cache.queried_tokens, cache.hit_tokens)
+
+    def metrics_text(self) -> str:
+        """``/metrics`` in Prometheus text."""
+        text = self.metrics.text(self.gauges())
+        if self._connector is None or not self.has_connector:
+            return text
+        return text + "".join([f"{name} {value}\n" for name, value in self._connector.lines().items()])
+
+    def admit(self, packed: bytes, salt: str = "") -> Admission:
+        """Look a prompt up, store its blocks and count, as one step."""
+        admission = self.cache.admit(packed, salt)
+        prompt = len(packed) // TOKEN_BYTES
+        metrics = self.metrics
+        if self._connector is not None and self.has_connector:
+            local_blocks = admission.hit_tokens // self.settings.block_tokens
+            admission.shared_tokens = self._connector.admit(admission.keys, prompt, local_blocks)
+            metrics.shared_tokens += admission.shared_tokens
+        metrics.cached_tokens += admission.hit_tokens
+        metrics.prompt_tokens += prompt
+        metrics.foreign_tokens += self.behaviour.foreign_tokens
+        return admission
 
     def _admit(self, sequence: Sequence) -> int:
         """Look a prompt up when its turn has come; how many tokens have to be computed."""
         answer: Answer = sequence.owner.answer
-        ask = answer.ask
-        admission = self._admissions[sequence] = self.cache.admit(ask.packed, ask.salt)
+        ask, behaviour = answer.ask, self.behaviour
+        admission = self._admissions[sequence] = self.admit(ask.packed, ask.salt)
         self._blocks_in_use += len(admission.keys) + 1
-        answer.cached_tokens = admission.hit_tokens
-        prompt = len(ask.packed) // TOKEN_BYTES
-        metrics = self.metrics
-        metrics.prompt_tokens += prompt
-        metrics.cached_tokens += admission.hit_tokens
-        metrics.time_in_queue_s.observe(sequence.started_s - sequence.arrived_s)
-        answer.begin(ask.context)
+        hit = admission.hit_tokens + admission.shared_tokens
+        answer.cached_tokens = hit if behaviour.reports_cached_tokens else -1
+        answer.noise = behaviour.rounding_after_hit if hit else 0.0
+        self.metrics.time_in_queue_s.observe(sequence.started_s - sequence.arrived_s)
+        wrong = behaviour.wrong_after_shared_hit and admission.shared_tokens > 0
+        answer.begin(ask.context + b"wrong" if wrong else ask.context)
         if ask.stops:
             sequence.answer_tokens = max(draft.limit for draft in answer.drafts)
-        return prompt - admission.hit_tokens
+        return max(0, ask.prompt_tokens - hit)
 
     def _advance(self) -> None:
         if self.hung:

@@ -71,9 +71,9 @@ class EngineMetrics:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     shared_tokens: int = 0
+    foreign_tokens: int = 0  # in no source's count: the totals are off by so many
     generation_tokens: int = 0
     finished: Counter[str] = field(default_factory=Counter)
-    extra: Counter[str] = field(default_factory=Counter)  # whole sample names, labels included
 
     def __post_init__(self) -> None:
         self.time_to_first_token_s = Histogram(_SHORT_S)
@@ -92,7 +92,6 @@ class EngineMetrics:
         lines += self.time_to_first_token_s.lines("vllm:time_to_first_token_seconds", labels)
         lines += self.time_in_queue_s.lines("vllm:request_queue_time_seconds", labels)
         lines += self.time_to_end_s.lines("vllm:e2e_request_latency_seconds", labels)
-        lines += [f"{name} {value}" for name, value in self.extra.items()]
         return "\n".join(lines) + "\n"
 
     def _gauges(self, now: Gauges) -> dict[str, float]:
@@ -106,7 +105,7 @@ class EngineMetrics:
         return {
             "vllm:prefix_cache_queries": now.queried_tokens,
             "vllm:prefix_cache_hits": now.hit_tokens,
-            "vllm:prompt_tokens": self.prompt_tokens,
+            "vllm:prompt_tokens": self.prompt_tokens + self.foreign_tokens,
             "vllm:prompt_tokens_cached": self.cached_tokens + self.shared_tokens,
             "vllm:generation_tokens": self.generation_tokens,
         }

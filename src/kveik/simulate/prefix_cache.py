@@ -37,11 +37,15 @@ CacheChange = StoredBlocks | RemovedBlocks | ClearedBlocks
 
 @dataclass(slots=True)
 class Admission:
-    """What one prompt found: ``hit_tokens`` of it; ``keys`` name its full blocks."""
+    """What one prompt found; ``keys`` name its full blocks.
+
+    ``shared_tokens``: what a cache that is shared with other engines added to ``hit_tokens``.
+    """
 
     hit_tokens: int
     keys: list[bytes] = field(default_factory=list)
     hasher: xxhash.xxh3_128 | None = None  # stands at the end of the last key
+    shared_tokens: int = 0
 
 
 class PrefixCache:

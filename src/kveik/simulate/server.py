@@ -12,6 +12,7 @@ import uvloop
 from kveik.config import SimEngineSettings
 from kveik.errors import EngineStartError
 from kveik.simulate.app import App
+from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.core import EngineCore
 from kveik.simulate.faults import Faults
 from kveik.simulate.kv_events import EventEncoder, EventPublisher
@@ -79,7 +80,9 @@ class SimServer:
     As a context manager it runs in a thread of its own, on a free port unless the settings name one
     other than the default. In an event loop: ``await server.open()`` and ``await server.shut()``.
     ``change_faults`` and ``call`` may be called from any thread, ``seen`` may be read from any.
-    ``on_crash`` is called where the ``crash`` fault strikes; without it the engine drops all
+    ``record`` keeps all requests in ``seen.recorded``. With ``shared``, a set that several engines
+    may have in common, it has a connector to a cache that they share, and ``behaviour`` says how it
+    deviates. ``on_crash`` is called where the ``crash`` fault strikes; without it the engine drops all
     connections and stops listening, until :meth:`restart`.
     """
 
@@ -89,10 +92,14 @@ class SimServer:
         *,
         record: bool = False,
         on_crash: Callable[[], None] | None = None,
+        behaviour: Behaviour | None = None,
+        shared: set[bytes] | None = None,
     ) -> None:
         self.settings = settings or SimEngineSettings(port=0)
         self.seen = Seen()
         self.app: App
+        self._behaviour = behaviour
+        self._shared = shared
         self._record = record
         self._on_crash = on_crash
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -233,7 +240,7 @@ class SimServer:
             self._publisher = EventPublisher(
                 loop, encoder, settings.events, settings.events_replay, settings.events_topic
             )
-        core = EngineCore(settings, loop, self._publisher)
+        core = EngineCore(settings, loop, self._publisher, behaviour=self._behaviour, shared=self._shared)
         self.app = App(
             settings, core, self.seen, loop, crash=self._crash_by_request, apply=self._apply, record=self._record
         )

@@ -14,7 +14,8 @@ from kveik.cli import demo
 from kveik.cli.main import main
 from kveik.engine.client import EngineClient
 from kveik.errors import EngineStartError
-from kveik.simulate.engine import Behaviour, SimulatedEngine
+from kveik.simulate.behaviour import Behaviour
+from kveik.simulate.engine import SimulatedEngine
 from kveik.verify.proof import Say, Subject
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from kveik.engine.client import CompletionRequest, EngineClient, EngineStatusError, ServedModel, warm_up
 from kveik.errors import EngineError
-from kveik.simulate.engine import Behaviour, SimulatedEngine
+from kveik.simulate.behaviour import Behaviour
+from kveik.simulate.engine import SimulatedEngine
 
 PROMPT = tuple(range(100, 150))
 
@@ -84,7 +85,7 @@ def test_an_engine_that_hides_cached_tokens_gives_minus_one(engine: SimulatedEng
 
 
 def test_the_model_and_its_limit_are_read(engine: SimulatedEngine) -> None:
-    assert EngineClient(engine.url).model() == ServedModel("simulated", 2048)
+    assert EngineClient(engine.url).model() == ServedModel("simulated", 2048, simulated=True)
 
 
 def test_an_address_may_end_with_v1_or_a_slash_or_lack_the_scheme(engine: SimulatedEngine) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kveik.engine.client import CompletionRequest, EngineClient
-from kveik.engine.metrics import token_evidence
+from kveik.engine.metrics import Metric, parse_metrics, token_evidence
 from kveik.simulate.engine import SimulatedEngine
 
 PROMPT = tuple(range(100, 150))
@@ -58,7 +58,7 @@ def test_a_restart_forgets_the_own_cache_and_counters_but_not_the_shared_cache(
     first, _ = engines
     first.admit(PROMPT, "")
     first.restart()
-    assert "prompt_tokens_total" not in first.metrics_text()
+    assert parse_metrics(first.metrics_text()).total(Metric.PROMPT_TOKENS) == 0
     hit = first.admit(PROMPT, "")
     assert (hit.local, hit.shared) == (0, 48)
 

@@ -25,8 +25,7 @@ from tests.agents import wait_until
 MODEL_CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 64}
 
 STAND_IN = """#!{python}
-import json, sys, time
-from http.server import ThreadingHTTPServer
+import json, sys, threading
 from kveik.simulate.engine import SimulatedEngine
 
 if sys.argv[1] == "-c":
@@ -35,9 +34,8 @@ value = dict(zip(sys.argv, sys.argv[1:]))
 print("arguments:", json.dumps(sys.argv[1:]), flush=True)
 if {breaks}:
     sys.exit("the model does not fit")
-engine = SimulatedEngine()
-server = ThreadingHTTPServer(("127.0.0.1", int(value["--port"])), engine._handler())
-server.serve_forever()
+with SimulatedEngine(port=int(value["--port"]), model=value["--served-model-name"]):
+    threading.Event().wait()
 """
 
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kveik.engine.client import EngineClient
 from kveik.errors import EngineError, VerifyError
-from kveik.simulate.engine import Behaviour, SimulatedEngine
+from kveik.simulate.behaviour import Behaviour
+from kveik.simulate.engine import SimulatedEngine
 from kveik.verify.legs import Leg, Mode
 from kveik.verify.prompts import Prompt
 from kveik.verify.proof import Subject, together
@@ -101,7 +102,7 @@ def test_wrong_answers_behind_perfect_hit_rates_are_caught(fleet: Fleet) -> None
 @pytest.mark.parametrize("dtype", ["bfloat16", ""])
 def test_rounding_holds_in_bfloat16_and_wrong_answers_still_do_not(fleet: Fleet, dtype: str) -> None:
     for engine in (fleet.first, fleet.second):
-        engine.dtype = dtype
+        engine.behaviour.dtype = dtype
         engine.behaviour.rounding_after_hit = 0.05
     assert fleet.prove().verdict.holds
     fleet.second.behaviour.wrong_after_shared_hit = True
@@ -234,7 +235,7 @@ def test_prompts_that_run_together_are_few_enough_and_none_is_lost(count: int, a
 
 
 def test_facts_come_from_the_engine_and_options_win() -> None:
-    with SimulatedEngine(dtype="bfloat16") as engine:
+    with SimulatedEngine(behaviour=Behaviour(dtype="bfloat16")) as engine:
         client = EngineClient(engine.url)
         facts = read_facts(client, TrialOptions())
         assert (facts.model, facts.dtype, facts.unit_tokens, facts.read_back_every) == ("simulated", "bfloat16", 16, 1)
