@@ -70,9 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Register until a signal comes."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return register(args, stop)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        return register(args, stop)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def register(args: argparse.Namespace, stop: threading.Event) -> int:
@@ -83,6 +86,7 @@ def register(args: argparse.Namespace, stop: threading.Event) -> int:
         router = FleetClient(args.router, token=lambda: _token(args.token_file))
         engine = EngineClient(args.engine, read_timeout_s=_LOOK_S, api_key=os.environ.get("KVEIK_ENGINE_API_KEY", ""))
         _check_reach(words.url, router.host)
+        _token(args.token_file)  # said now if it cannot be read, not after the engine's start
         watch = EngineWatch(engine, words)
         if not _wait_for_engine(watch, args.wait, stop, say):
             return 0 if stop.is_set() else 3
