@@ -165,7 +165,7 @@ class Router:
             record,
             request.method,
             request.target,
-            b"".join(request.headers),
+            self._passed_on(request),
             body,
             facts,
             traceparent=self._tracing.begin(request.traceparent, record),
@@ -180,6 +180,13 @@ class Router:
         else:
             self._begin(exchange)
         return exchange
+
+    def _passed_on(self, request: Incoming) -> bytes:
+        """The header lines that engines get."""
+        lines = b"".join(request.headers)
+        if request.authorization and self.settings.pass_authorization:
+            lines += b"authorization: %s\r\n" % request.authorization
+        return lines
 
     def _not_allowed(
         self, ticket: Ticket, facts: RequestFacts, request: Incoming, body: bytes, now_s: float

@@ -254,17 +254,6 @@ REFUSALS = {
 }
 
 
-def credentials_of(headers: list[Header]) -> bytes | None:
-    """What the client presents: Authorization, else x-api-key. Names in lower case."""
-    presented = None
-    for name, value in headers:
-        if name == b"authorization":
-            return value
-        if name == b"x-api-key":
-            presented = value
-    return presented
-
-
 def _bucket(old: TokenBucket | None, per_min: int, now_s: float) -> TokenBucket | None:
     if per_min == 0:
         return None

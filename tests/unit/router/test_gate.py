@@ -7,7 +7,7 @@ import pytest
 from kveik.config import RouterSettings
 from kveik.errors import ConfigError
 from kveik.router.api_keys import ApiKeys
-from kveik.router.gate import REFUSALS, Gate, Refused, Ticket, credentials_of
+from kveik.router.gate import REFUSALS, Gate, Refused, Ticket
 from kveik.router.keys_file import ApiKey, editing, with_key_added, with_key_revoked, write_keys
 
 
@@ -260,21 +260,6 @@ def test_identifying_takes_no_place(ring: Keyring) -> None:
         assert state.key.name == "team"
     assert gate.places.inside == 0
     assert "refusals={}" in repr(gate)
-
-
-@pytest.mark.parametrize(
-    ("headers", "presented"),
-    [
-        ([], None),
-        ([(b"x-api-key", b"k")], b"k"),
-        ([(b"x-api-key", b"k"), (b"authorization", b"Bearer a")], b"Bearer a"),
-        ([(b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")], b"Bearer a"),
-    ],
-)
-def test_credentials_are_authorization_or_else_x_api_key(
-    headers: list[tuple[bytes, bytes]], presented: bytes | None
-) -> None:
-    assert credentials_of(headers) == presented
 
 
 def test_every_reason_has_a_sentence_and_says_when_to_come_back_if_that_helps() -> None:
