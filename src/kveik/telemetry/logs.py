@@ -7,7 +7,7 @@ from kveik.records import FailureRecord, Record, StateRecord
 
 #: States that somebody should look at.
 TROUBLE = (
-    *("open", "half-open", "read_only", "read-only", "detached", "several", "changed", "opening", "out"),
+    *("open", "half-open", "read_only", "read-only", "detached", "several", "changed", "opening", "out", "broken"),
     *("lost", "isolated", "away", "failing"),
 )
 
