@@ -21,7 +21,7 @@ def served(admin: FleetAdmin, port: int = 0) -> Iterator[str]:
     """The fleet API on loopback without the rest of a router; its address."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             status, answer = admin.handle(self.command, self.path, headers, body)

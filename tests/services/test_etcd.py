@@ -256,13 +256,41 @@ def test_while_etcd_is_away_the_last_known_fleet_stands_and_then_all_goes_on(
             time.sleep(0.1)
         assert "etcd does not answer" in registry.trouble
         with pytest.raises(RegistryError, match="etcd does not answer"):
-            registry.change_state("e1", Event.DRAIN, "update")
+            registry.announce(engine(3))
         own_etcd.start()
         registry_is_back(registry)
         assert registry.change_state("e1", Event.DRAIN, "update").state is State.DRAINING
     told = [(r.before, r.after) for r in own_routers.records if isinstance(r, StateRecord) and r.part == "registry"]
     assert told == [("following", "away"), ("away", "following")]
     assert not [r for r in own_routers.records if isinstance(r, StateRecord) and r.after == "lost"]
+
+
+def test_an_engine_is_isolated_while_etcd_is_away_here_at_once_and_elsewhere_afterwards(
+    own_etcd: Etcd, own_routers: Routers
+) -> None:
+    first, second = own_routers.open(), own_routers.open()
+    for number in (1, 2):
+        first.announce(engine(number))
+        first.change_state(f"e{number}", Event.PROVE, "it answered")
+    wait_for(second, state_is(State.READY, "e2"))
+    own_etcd.kill()
+    assert first.change_state("e1", Event.ISOLATE, "hung").state is State.ISOLATED
+    with pytest.raises(RefusedError):
+        first.change_state("e1", Event.DRAIN, "update")
+    with pytest.raises(UnknownEngineError):
+        first.change_state("e9", Event.DRAIN, "update")
+    assert state_is(State.ISOLATED)(first.view)
+    assert state_is(State.READY)(second.view)
+    states: set[State] = set()
+    first.subscribe(lambda view: states.add(view.members["e1"].state))
+    own_etcd.start()
+    isolated = wait_for(second, state_is(State.ISOLATED))
+    assert isolated.member("e1").why == "hung"
+    assert isolated.member("e2").state is State.READY
+    registry_is_back(first)
+    assert states == {State.ISOLATED}
+    assert second.change_state("e1", Event.READMIT, "fine again").state is State.ANNOUNCED
+    wait_for(first, state_is(State.ANNOUNCED))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.errors import RegistryError
 from kveik.fleet import etcd_records as records
 from kveik.fleet.announcement import EngineAnnouncement, check_announcement
-from kveik.fleet.etcd_follower import EtcdFollower
+from kveik.fleet.etcd_follower import Change, EtcdFollower
 from kveik.fleet.etcd_gateway import EtcdGateway, Write
 from kveik.fleet.lifecycle import Event, State
 from kveik.fleet.member_file import MemberFile
@@ -86,8 +86,12 @@ class EtcdRegistry:
         self._commit(lambda view, now_s: view.apply(name, Event.WITHDRAW, why, now_s))
 
     def change_state(self, name: str, event: Event, why: str) -> Member:
-        """Drain, isolate, readmit or prove an engine."""
-        return self._commit(lambda view, now_s: view.apply(name, event, why, now_s)).member(name)
+        """Drain, isolate, readmit or prove an engine: while etcd is away, for this router only."""
+        try:
+            return self._commit(lambda view, now_s: view.apply(name, event, why, now_s)).member(name)
+        except RegistryError:
+            # A sick engine must get out of traffic whatever else is broken.
+            return self._follower.change_here(Change(name, event, why)).member(name)
 
     def subscribe(self, listener: ViewListener) -> None:
         """Have ``listener`` called with the current view and each new one."""

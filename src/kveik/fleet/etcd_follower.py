@@ -1,19 +1,22 @@
 """Follows the fleet in etcd: reads all of it, which is little, waits for a change and reads again.
 
 While etcd is away the last known fleet stands, ``trouble`` says so, and the thread tries again with
-growing pauses. An etcd that came back without its data is given what this router knows.
+growing pauses. What people or the watchdog change meanwhile counts here at once, and is written as
+soon as etcd answers. An etcd that came back without its data is given what this router knows.
 """
 
+import contextlib
 import logging
 import math
 import secrets
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kveik.clock import Clock
-from kveik.errors import RegistryError
+from kveik.errors import RefusedError, RegistryError, UnknownEngineError
 from kveik.fleet import etcd_records as records
 from kveik.fleet.etcd_gateway import OPERATIONS_MAX, EtcdGateway, Write
+from kveik.fleet.lifecycle import Event
 from kveik.fleet.member_file import MemberFile
 from kveik.fleet.membership import Membership, Retention, same_to_others
 from kveik.fleet.registry import Publication, SteadyTime
@@ -24,6 +27,15 @@ RESYNC_S = 2.0
 PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
 
 logger = logging.getLogger("kveik.fleet")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of an engine's state that etcd does not know yet."""
+
+    name: str
+    event: Event
+    why: str
 
 
 class EtcdFollower:
@@ -51,6 +63,7 @@ class EtcdFollower:
         self.birth = b""
         self._grace_from_s = math.nan  # while etcd is away
         self._unreadable: tuple[str, ...] = ()
+        self._unwritten: tuple[Change, ...] = ()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="fleet-etcd", daemon=True)
 
@@ -82,10 +95,23 @@ class EtcdFollower:
         return self._leases.get(name, 0)
 
     def membership(self, recorded: records.Recorded, now_s: float) -> Membership:
-        """What etcd says, as a membership that continues the view."""
+        """What etcd says and what it does not know yet, as a membership that continues the view."""
         grace_from_s = now_s if math.isnan(self._grace_from_s) else self._grace_from_s
         revision = self.publication.view.revision
-        return recorded.membership(now_s, grace_from_s=grace_from_s, revision=revision, retention=self._retention)
+        result = recorded.membership(now_s, grace_from_s=grace_from_s, revision=revision, retention=self._retention)
+        for change in self._unwritten:
+            # Refused or unknown: another router was faster with something that stands against it.
+            with contextlib.suppress(RefusedError, UnknownEngineError):
+                result = result.apply(change.name, change.event, change.why, now_s)
+        return result
+
+    def change_here(self, change: Change) -> Membership:
+        """Make a change that etcd is told later. Raises what :meth:`Membership.apply` raises."""
+        with self._lock:
+            after = self.publication.view.apply(change.name, change.event, change.why, self.time.now_s())
+            self._unwritten = (*self._unwritten, change)
+            self.publication.publish(after)
+            return after
 
     def sync(self) -> None:
         """Read etcd and publish what it says. Raises :class:`RegistryError`."""
@@ -103,8 +129,11 @@ class EtcdFollower:
             after = self.membership(recorded, now_s)
             self._note_unreadable(recorded.unreadable)
             self._publish(after, snapshot.revision)
-            for name, writes in records.writes(recorded, after, now_s).items():  # time has passed: say so to all
-                self._gateway.commit(writes, records.unchanged(recorded, [name]))
+            # What time, or this router while etcd was away, has changed: say so to all.
+            for name, writes in records.writes(recorded, after, now_s).items():
+                if not self._gateway.commit(writes, records.unchanged(recorded, [name])):
+                    return  # another router was faster: its change is read next, and what is not written stays
+            self._unwritten = ()
 
     def _begin(self) -> None:
         """Name the data of an etcd that has none, and put back what it lost while this router ran."""
