@@ -61,14 +61,20 @@ def render_chat(
     parts = []
     for name, value in (("options", template_options), ("tools", tools)):
         if value:
-            parts += [pack_text(f"<|{name}|>"), pack_text(json.dumps(value, sort_keys=True))]
+            parts += [_marker(name), pack_text(json.dumps(value, sort_keys=True))]
     for message in messages:
-        parts += [pack_text(f"<|{message.get('role', 'user')}|>"), pack_text(_content(message)), b"\n\0\0\0"]
+        parts += [_marker(message.get("role", "user")), pack_text(_content(message)), b"\n\0\0\0"]
     if open_end and messages:
         parts.pop()
     elif generation_prompt:
-        parts.append(pack_text("<|assistant|>"))
+        parts.append(_marker("assistant"))
     return b"".join(parts)
+
+
+def _marker(name: Any) -> bytes:
+    """What begins a message; filled with spaces, since zero bytes at the end of a prompt count as padding."""
+    data = f"<|{name}|>".encode("utf8", "replace")
+    return data + b" " * (-len(data) % TOKEN_BYTES)
 
 
 def _content(message: Mapping[str, Any]) -> str:
