@@ -12,6 +12,7 @@ that may run twice, and within the retry budget. How the answer gets to the clie
 """
 
 import asyncio
+from time import perf_counter
 from typing import Protocol
 
 from kveik.router import http1
@@ -85,7 +86,8 @@ class Exchange:
         self.traceparent = traceparent
         self.comment_after_s, self.stream_idle_s = comment_after_s, stream_idle_s
         self._loop = asyncio.get_running_loop()
-        self.started_s = self.last_byte_s = self.attempt_began_s = self._loop.time()
+        self.last_byte_s = self.attempt_began_s = self._loop.time()
+        self.started_s = perf_counter()  # uvloop's time moves once a millisecond: too coarse for what is measured
         self._relay = Relay(client, record, target.partition(b"?")[0])
         self._repeatable = repeatable(method, target)
         self.engine: EngineView | None = None
@@ -140,7 +142,7 @@ class Exchange:
         self._connection = connection
         assert self.engine is not None
         if self.record.added_s < 0:
-            self.record.added_s = self._loop.time() - self.started_s
+            self.record.added_s = perf_counter() - self.started_s
         head = http1.request_head(
             self.method,
             self.target,
@@ -250,7 +252,7 @@ class Exchange:
 
     def _first_byte(self) -> None:
         if self.record.first_byte_s < 0:
-            self.record.first_byte_s = self.last_byte_s - self.started_s
+            self.record.first_byte_s = perf_counter() - self.started_s
         self._router.first_byte(self)
 
     def _step(self, step: Step, complete: bool) -> None:
@@ -307,7 +309,7 @@ class Exchange:
     def _end(self) -> None:
         self.over = True
         self._let_go()
-        self.record.total_s = self._loop.time() - self.started_s
+        self.record.total_s = perf_counter() - self.started_s
         self._router.finished(self)
 
     def client_slow(self, *, slow: bool) -> None:

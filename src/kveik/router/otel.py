@@ -17,6 +17,8 @@ from opentelemetry.trace.status import Status, StatusCode
 import kveik
 from kveik.router.records import RequestRecord
 
+#: Longest wait for a collector, so that one that is gone cannot hold up the router's end for long.
+EXPORT_TIMEOUT_S = 3
 CLOSE_TIMEOUT_MS = 5_000
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _NS = 1_000_000_000
@@ -61,7 +63,7 @@ class OtelExporter:
 
 def open_exporter(endpoint: str) -> OtelExporter:
     """An exporter to an OTLP/HTTP address such as ``http://127.0.0.1:4318/v1/traces``."""
-    return OtelExporter(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return OtelExporter(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_TIMEOUT_S)))
 
 
 def _context(trace_id: str, span_id: str, *, remote: bool) -> SpanContext:
