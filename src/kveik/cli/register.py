@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", required=True, metavar="URL", help="the engine, as this command reaches it")
     parser.add_argument("--advertise", default="", metavar="URL", help="the engine as the router reaches it (--engine)")
     parser.add_argument("--engine-id", default="", metavar="ID", help="its name in the fleet (host and port)")
-    parser.add_argument("--namespace", default="", metavar="HEX", help="its KV namespace; engines of one share a cache")
+    parser.add_argument("--namespace", default="", metavar="HEX", help="its KV namespace (from its metrics)")
     parser.add_argument("--block-tokens", type=int, default=0, metavar="N", help="block size (from its metrics)")
     parser.add_argument("--events", default="", metavar="URL", help="where it publishes KV events, tcp://HOST:PORT")
     parser.add_argument("--replay", default="", metavar="URL", help="where it replays them, tcp://HOST:PORT")
@@ -130,9 +130,10 @@ class EngineWatch:
             models=said.models,
             max_model_tokens=said.max_model_tokens,
             block_tokens=self._words.block_tokens or said.block_tokens,
+            namespace=self._words.namespace or said.namespace,
             simulated=said.simulated,
         )
-        self._said = words if said.has_metrics else None
+        self._said = words if said.complete or self._words.namespace else None
         return words
 
 

@@ -55,6 +55,7 @@ GAUGES = (
     MetricRow("breaker_open", "1 while the agent is left out after failures."),
     MetricRow("pinned_blocks", "Blocks of the engine held until they are saved."),
     MetricRow("serving", "1 when the cache can be used; 0 when the layout was refused or is not known yet."),
+    MetricRow("namespace", "1 for the engine's KV namespace: engines of one can use each other's blocks.", ("digest",)),
 )
 _COUNTERS: Mapping[str, MetricRow] = {row.name: row for row in COUNTERS}
 _GAUGES: Mapping[str, MetricRow] = {row.name: row for row in GAUGES}
@@ -84,9 +85,11 @@ class KveikStats(KVConnectorStats):
         key = _key(name, labels)
         self.data["add"][key] = self.data["add"].get(key, 0) + amount
 
-    def set(self, name: str, value: float) -> None:
-        """Set a gauge."""
-        self.data["set"][_GAUGES[name].name] = value
+    def set(self, name: str, value: float, **labels: str) -> None:
+        """Set a gauge; unknown names are programming errors."""
+        if set(labels) != set(_GAUGES[name].labels):
+            raise KeyError(f"metric {name} takes labels {_GAUGES[name].labels}, got {tuple(labels)}")
+        self.data["set"][_key(name, labels)] = value
 
     def reset(self) -> None:
         """Forget everything."""
@@ -122,12 +125,13 @@ class StatsBox:
         with self._lock:
             self._stats.add(name, amount, **labels)
 
-    def set(self, name: str, value: float) -> None:
+    def set(self, name: str, value: float, **labels: str) -> None:
         """Set a gauge; only changes travel."""
         with self._lock:
-            if self._gauges.get(name) != value:
-                self._gauges[name] = value
-                self._stats.set(name, value)
+            key = _key(name, labels)
+            if self._gauges.get(key) != value:
+                self._gauges[key] = value
+                self._stats.set(name, value, **labels)
 
     def take(self) -> KveikStats | None:
         """What came together since the last call, or None."""
@@ -165,8 +169,9 @@ class KveikPromMetrics(KVConnectorPromMetrics):
         for key, amount in transfer_stats_data["add"].items():
             name, labels = _split(key)
             self._metrics[name].labels(*engine, *labels).inc(max(0, amount))
-        for name, value in transfer_stats_data["set"].items():
-            self._metrics[name].labels(*engine).set(value)
+        for key, value in transfer_stats_data["set"].items():
+            name, labels = _split(key)
+            self._metrics[name].labels(*engine, *labels).set(value)
 
 
 __all__ = ["COUNTERS", "GAUGES", "PREFIX", "KveikPromMetrics", "KveikStats", "StatsBox"]

@@ -245,6 +245,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         self._scheduler.open(link, RequestNamespaces(namespace))
         self._stats.set("serving", 1)
+        self._stats.set("namespace", 1, digest=namespace.digest.hex())
         link.wait_attached(ATTACH_PATIENCE_S)
 
     def bind_gpu_block_pool(self, gpu_block_pool: BlockPool) -> None:

@@ -11,14 +11,16 @@ class Introduction:
     """One engine's own words; 0 or empty for what it does not say.
 
     ``models``: its model first, then adapters. ``block_tokens``: size of a block of its prefix cache.
-    ``has_metrics``: whether the last came from its metrics, or could not.
+    ``complete``: nothing more is to be expected. An engine with Kveik's connector tells its namespace
+    with its first request, and metrics may fail once.
     """
 
     models: tuple[str, ...]
     max_model_tokens: int = 0
     block_tokens: int = 0
     simulated: bool = False
-    has_metrics: bool = False
+    namespace: str = ""
+    complete: bool = False
 
 
 def introduce(client: EngineClient) -> Introduction:
@@ -34,5 +36,6 @@ def introduce(client: EngineClient) -> Introduction:
         max_model_tokens=min(limits, default=0),
         block_tokens=metrics.block_tokens if metrics else 0,
         simulated=any(model.simulated for model in models),
-        has_metrics=metrics is not None,
+        namespace=metrics.namespace if metrics else "",
+        complete=metrics is not None and (bool(metrics.namespace) or not metrics.has_connector),
     )

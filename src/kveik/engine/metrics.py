@@ -42,6 +42,7 @@ class Metric(Enum):
     KVEIK_ATTACHED = "kveik_connector_attached"
     KVEIK_PINNED_BLOCKS = "kveik_connector_pinned_blocks"
     KVEIK_SERVING = "kveik_connector_serving"
+    KVEIK_NAMESPACE = "kveik_connector_namespace"  # label digest
 
 
 #: What can become of a block that the connector wanted to save.
@@ -100,6 +101,11 @@ class MetricsSnapshot:
         """The engine block size as vLLM exports it, 0 when it does not."""
         text = self.label(Metric.CACHE_CONFIG, "block_size")
         return int(text) if text.isascii() and text.isdigit() and len(text) < _BLOCK_DIGITS else 0
+
+    @property
+    def namespace(self) -> str:
+        """The engine's KV namespace in hex; empty where it has none, or does not know it yet."""
+        return self.label(Metric.KVEIK_NAMESPACE, "digest")
 
     @property
     def busy(self) -> int:

@@ -33,6 +33,11 @@ def test_wrong_labels_are_errors(labels: dict[str, str]) -> None:
         KveikStats().add("loaded_blocks", 1, **labels)
 
 
+def test_a_gauge_without_its_label_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        KveikStats().set("namespace", 1)
+
+
 def test_unknown_names_are_errors() -> None:
     with pytest.raises(KeyError):
         KveikStats().add("surprises")
@@ -53,6 +58,15 @@ def test_a_gauge_travels_only_when_it_changes() -> None:
     assert box.take() is not None
     box.set("attached", 1)
     assert box.take() is None
+
+
+def test_a_gauge_with_a_label_travels_once_too() -> None:
+    box = StatsBox()
+    box.set("namespace", 1, digest="abcd")
+    box.set("namespace", 1, digest="abcd")
+    taken = box.take()
+    assert taken is not None
+    assert taken.reduce() == {"namespace|digest=abcd": 1}
 
 
 def test_names_are_unique() -> None:
@@ -100,6 +114,7 @@ def test_prometheus_shows_what_was_reported() -> None:
     stats = KveikStats()
     stats.add("loaded_bytes", 100, tier="arena")
     stats.set("attached", 1)
+    stats.set("namespace", 1, digest="abcd")
     metrics.observe(stats.to_dict())
     metrics.observe(stats.to_dict())
     value = prometheus_client.REGISTRY.get_sample_value
@@ -109,6 +124,7 @@ def test_prometheus_shows_what_was_reported() -> None:
     shown = parse_metrics(prometheus_client.generate_latest().decode())
     assert shown.has_connector
     assert shown.total(Metric.KVEIK_ATTACHED) == 1
+    assert shown.namespace == "abcd"
     # Samples with labels appear with their first value; all others from the start.
     unlabelled = {name for name, labels in on_the_wire().items() if not labels}
     assert unlabelled <= shown.samples.keys()
