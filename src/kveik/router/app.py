@@ -66,9 +66,9 @@ class RouterApp:
             {
                 "last_choices": self.chooser.last_choices,
                 "prefix_index": self.chooser.index_document,
-                "usage": self.telemetry.usage_document,
                 "registry": lambda: {"revision": registry.view.revision, "trouble": registry.trouble},
             },
+            apart={"usage": self.telemetry.usage_document},
         )
         self._list = StaticList(registry, config, poll_s=settings.engines_poll_s) if config is not None else None
         self._background: set[asyncio.Task[None]] = set()

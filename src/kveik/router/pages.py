@@ -67,7 +67,10 @@ class _Later:
 
 
 class OwnPages:
-    """The router's own answers. ``metrics`` gives the text of /metrics, ``more`` parts of /fleet of others."""
+    """The router's own answers. ``metrics`` gives the text of /metrics, ``more`` parts of /fleet of others.
+
+    Each part has a page of its own as well (/fleet/usage); those in ``apart`` have only that, since they are long.
+    """
 
     def __init__(
         self,
@@ -75,11 +78,16 @@ class OwnPages:
         admin: Admin,
         metrics: Callable[[], bytes],
         more: Mapping[str, Callable[[], object]],
+        apart: Mapping[str, Callable[[], object]],
     ) -> None:
         self._router = router
         self._admin = admin
         self._metrics = metrics
-        self._more = dict(more)
+        self._more = {"quarantine": router.quarantine.listing, **more}
+        self._parts = {
+            "/fleet": self.document,
+            **{f"/fleet/{name}": part for name, part in {**self._more, **apart}.items()},
+        }
         self._fixed: dict[bytes, Callable[[], tuple[int, bytes, bytes]]] = {
             b"/health": self._health,
             b"/ready": self._ready,
@@ -138,12 +146,12 @@ class OwnPages:
     def _fleet(self, client: ClientConnection, request: Incoming, path: bytes) -> UnderWay | bool:
         headers = _names(request)
         text = unquote(path.decode("ascii", "replace"))
-        if request.method in (b"GET", b"HEAD") and text in ("/fleet", "/fleet/", "/fleet/quarantine"):
+        part = self._parts.get(text.rstrip("/"))
+        if request.method in (b"GET", b"HEAD") and part is not None:
             if not self._admin.may_read(headers):
                 self._write(client, request, 401, _no_token())
                 return True
-            document = self.document() if text != "/fleet/quarantine" else self._router.quarantine.listing()
-            self._write(client, request, 200, json.dumps(document, default=str).encode())
+            self._write(client, request, 200, json.dumps(part(), default=str).encode())
             return True
         if request.method == b"POST" and text.startswith("/fleet/quarantine/") and text.endswith("/release"):
             if not self._admin.may_read(headers):
@@ -165,7 +173,6 @@ class OwnPages:
             "refused_engines": router.engines.refused,
             "requests_under_way": router.under_way,
             "draining": router.draining,
-            "quarantine": router.quarantine.listing(),
             **{name: part() for name, part in self._more.items()},
         }
 
