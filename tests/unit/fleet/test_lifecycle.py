@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from kveik.errors import RefusedError
@@ -61,3 +63,8 @@ def test_the_picture_shows_each_change_once() -> None:
     assert "    lost --> announced: announce, replace" in lines
     assert len(lines) == len(set(lines))
     assert not any(line.split(" --> ")[0].strip() == line.split(" --> ")[1].split(":")[0] for line in lines[2:])
+
+
+def test_the_documentation_shows_the_table_as_it_is() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "fleet.md"
+    assert picture() in page.read_text(encoding="utf8"), picture()

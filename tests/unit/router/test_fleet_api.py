@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from kveik.errors import ConfigError, RegistryError
 from kveik.fleet.embedded import EmbeddedRegistry
 from kveik.fleet.lifecycle import Event
 from kveik.fleet.member_file import MemberFile
+from kveik.router import fleet_api
 from kveik.router.fleet_api import Admission, FleetAdmin, FleetApi, is_loopback, read_token
 
 ONE: dict[str, Any] = {"url": "http://10.0.0.1:8000", "engine_id": "e1", "models": ["qwen3-8b"], "namespace": "abcd"}
@@ -266,3 +268,10 @@ def test_the_door_stands_before_the_api(api: FleetApi) -> None:
     assert admin.handle("POST", "/fleet/engines", {}, body)[0] == 401
     assert admin.handle("POST", "/fleet/engines", good, body)[0] == 201
     assert (admin.may_read({}), admin.may_read(good)) == (False, True)
+
+
+def test_the_documentation_names_every_request_of_the_api() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "fleet.md").read_text(encoding="utf8")
+    requests = re.findall(r"^    ([A-Z]+ +/fleet\S+)", str(fleet_api.__doc__), re.MULTILINE)
+    assert len(requests) == 8
+    assert [request for request in requests if " ".join(request.split()) not in page] == []
