@@ -22,6 +22,7 @@ from kveik.router.keys_file import ApiKey
 from kveik.router.limits import KeyQueue, Place, Places, Standing, TokenBucket
 
 Header = tuple[bytes, bytes]
+_OUTSIDE = Standing.OUTSIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,9 @@ class Ticket(Place):
     __slots__ = ("booked_tokens", "ended", "on_turn", "state")
 
     def __init__(self, state: KeyState) -> None:
-        super().__init__(state.queue)
+        self.queue = state.queue  # all that Place begins with: one is made for each request
+        self.standing = _OUTSIDE
+        self.entered_s = 0.0
         self.state = state
         self.booked_tokens = 0
         self.ended = False
@@ -133,7 +136,7 @@ class Gate:
         crowded_out = self.places.enter(ticket, now_s)
         if crowded_out is not None:
             self._turn_away(crowded_out, "crowded_out")
-        if ticket.standing is Standing.OUTSIDE:
+        if ticket.standing is _OUTSIDE:
             return self._refuse("queue_full")
         return ticket
 

@@ -64,6 +64,10 @@ class Standing(Enum):
     OUTSIDE = "outside"
 
 
+# Looking a member up in its enum costs more than all else that most requests need here.
+_INSIDE, _WAITING, _OUTSIDE = Standing.INSIDE, Standing.WAITING, Standing.OUTSIDE
+
+
 class Place:
     """One request's place, of one queue (that of its key)."""
 
@@ -71,7 +75,7 @@ class Place:
 
     def __init__(self, queue: "KeyQueue[Any]") -> None:
         self.queue = queue
-        self.standing = Standing.OUTSIDE
+        self.standing = _OUTSIDE
         self.entered_s = 0.0
 
 
@@ -123,8 +127,11 @@ class Places(Generic[_Place]):
         Nobody overtakes: with others of its key waiting, a new request waits as well.
         """
         queue: KeyQueue[_Place] = place.queue
-        if not queue.waiting and queue.has_room and (not self.limit or self.inside < self.limit):
-            self._let_in(place)
+        room = not self.limit or self.inside < self.limit
+        if room and not queue.waiting and (not queue.limit or queue.inside < queue.limit):
+            place.standing = _INSIDE
+            self.inside += 1
+            queue.inside += 1
             return None
         crowded_out = None
         if self.waiting >= self.waiting_max:
@@ -132,7 +139,7 @@ class Places(Generic[_Place]):
             if crowded_out is None:
                 return None
         place.entered_s = now_s
-        place.standing = Standing.WAITING
+        place.standing = _WAITING
         if not queue.waiting:
             self._turns.append(queue)
         queue.waiting[place] = None
@@ -141,11 +148,11 @@ class Places(Generic[_Place]):
 
     def leave(self, place: _Place) -> list[_Place]:
         """Take ``place`` out, wherever it stands; those who got in instead. Leaving twice does nothing."""
-        if place.standing is Standing.INSIDE:
-            place.standing = Standing.OUTSIDE
+        if place.standing is _INSIDE:
+            place.standing = _OUTSIDE
             self.inside -= 1
             place.queue.inside -= 1
-        elif place.standing is Standing.WAITING:
+        elif place.standing is _WAITING:
             self._stop_waiting(place)
         return self.let_in() if self._turns else []
 
@@ -175,14 +182,14 @@ class Places(Generic[_Place]):
         return late
 
     def _let_in(self, place: _Place) -> None:
-        place.standing = Standing.INSIDE
+        place.standing = _INSIDE
         self.inside += 1
         place.queue.inside += 1
 
     def _stop_waiting(self, place: _Place) -> None:
         queue: KeyQueue[_Place] = place.queue
         del queue.waiting[place]
-        place.standing = Standing.OUTSIDE
+        place.standing = _OUTSIDE
         self.waiting -= 1
         if not queue.waiting:
             self._turns.remove(queue)
