@@ -82,7 +82,7 @@ class ApiKeys:
 
     def _take(self, file: KeysFile) -> None:
         self._file = file
-        self._by_hash = {key.hash: key for key in file.keys if key.hash}
+        self._by_hash = {key.hash: key for key in file.keys}
         self._cached: dict[bytes, ApiKey] = {}
 
     def _find_unknown(self, credentials: bytes) -> ApiKey | None:

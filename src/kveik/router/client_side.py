@@ -129,6 +129,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
         self.transport = transport  # type: ignore[assignment]
+        address = transport.get_extra_info("peername")
+        self.peer = address[0] if isinstance(address, tuple) else ""
         self._handler.opened(self)
 
     def data_received(self, data: bytes) -> None:

@@ -133,6 +133,7 @@ class Router:
             request.method.decode("ascii", "replace"),
             request.target.decode("ascii", "replace"),
             request_bytes=request.body_bytes,
+            client=client.peer,
         )
         ticket = self.gate.enter(request.authorization or request.api_key or None, now_s)
         if isinstance(ticket, Refused):

@@ -24,6 +24,9 @@ from kveik.router.limits import KeyQueue, Place, Places, Standing, TokenBucket
 Header = tuple[bytes, bytes]
 _OUTSIDE = Standing.OUTSIDE
 
+#: How often the keys file is looked at.
+KEYS_LOOK_S = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -103,6 +106,7 @@ class Gate:
         self._keys = keys
         self.places: Places[Ticket] = Places(settings.concurrent_max, settings.queue_max, settings.queue_timeout_s)
         self.refusals: dict[str, int] = {}
+        self._look_at_s = now_s
         self._states: dict[str, KeyState] = {}
         self._anyone = self._state_of(ANYONE, now_s) if keys is None else None
 
@@ -171,8 +175,10 @@ class Gate:
         """Turn away who has waited too long, and follow the keys file. Call it a few times a second."""
         for late in self.places.expired(now_s):
             self._turn_away(late, "queue_timeout")
-        if self._keys is not None and self._keys.reload_if_changed():
-            self._follow(self._keys.by_name, now_s)
+        if self._keys is not None and now_s >= self._look_at_s:
+            self._look_at_s = now_s + KEYS_LOOK_S
+            if self._keys.reload_if_changed():
+                self._follow(self._keys.by_name, now_s)
         for admitted in self.places.let_in():
             admitted.on_turn(None)
 

@@ -156,7 +156,7 @@ def _checked(keys: KeysFile, path: Path) -> KeysFile:
             raise ConfigError(f"{path}: {wrong!r} is no name: 1 to 64 letters, digits, dots, dashes or underscores")
         if key.name in names:
             raise ConfigError(f"{path}: two keys are named {key.name!r}")
-        if key.hash and not _HEX_256_BITS.fullmatch(key.hash):
+        if not _HEX_256_BITS.fullmatch(key.hash):
             raise ConfigError(f"{path}: the hash of {key.name!r} must be 64 hex digits")
         if min(key.requests_per_min, key.tokens_per_min, key.concurrent) < 0:
             raise ConfigError(f"{path}: a limit of {key.name!r} is negative; 0 means none")

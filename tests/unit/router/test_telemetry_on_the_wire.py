@@ -61,6 +61,7 @@ def test_one_request_is_told_alike_by_metrics_usage_and_access_line(folder: Path
             await until(lambda: len(lines(folder)) == 1, "the access line is written")
             (line,) = lines(folder)
             assert (line["request_id"], line["cached_tokens"], line["outcome"]) == ("mine-1", 256, "ok")
+            assert line["client"] == "127.0.0.1"
             assert 0 < line["added_s"] <= line["first_byte_s"] <= line["total_s"]
 
     run(test)
