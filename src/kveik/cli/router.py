@@ -24,6 +24,7 @@ Engines join by `kveik register`, by POST /fleet/engines, or from [[engines]] ta
   curl http://127.0.0.1:8100/fleet
 
 Settings come from --config, then from the environment (KVEIK_ROUTER_NAME), then from flags.
+SIGHUP has the list of engines read again; it is also when the file changes.
 SIGTERM and SIGINT let running requests finish for up to --drain-s seconds; a second one stops at once.
 
 exit codes:
@@ -85,6 +86,7 @@ async def _serve(settings: RouterSettings, config: Path | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop_or_exit, stop)
     async with running_router(settings, config=config, listener=LogStates(logger)) as app:
+        loop.add_signal_handler(signal.SIGHUP, app.reload)
         logger.info("the router is ready at %s; engines join at %s/fleet/engines", app.address, app.address)
         await stop.wait()
         logger.info("stopping: %d requests are under way", app.router.under_way)

@@ -105,7 +105,7 @@ class RouterApp:
         for engine in self.router.engines.apply(view):
             self._care.admit(engine)
         for engine in self.router.engines:
-            if engine.state == "announced" and not engine.models:
+            if engine.state == "announced":  # also one that was readmitted, or lost, and is back
                 self._care.admit(engine)
         self.router.engines_changed()
 
@@ -136,6 +136,11 @@ class RouterApp:
                 self.telemetry.tick(now_s)
             except Exception:  # supervision: without ticks no deadline would ever pass
                 logger.exception("a tick failed; the next one follows")
+
+    def reload(self) -> None:
+        """Read the list of engines again now, whether its file looks changed or not."""
+        if self._list is not None:
+            self._list.reload()
 
     async def stop(self) -> None:
         """Take nothing new, let what is under way finish within ``drain_s``, then close everything."""

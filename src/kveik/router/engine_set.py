@@ -42,6 +42,8 @@ class EngineSet:
                 if known is None:
                     continue
                 fresh.append(known)
+            elif known.announcement.models != member.announcement.models:
+                fresh.append(known)  # adapters came or went: its list is read again
             known.announcement = member.announcement
             known.state, known.why = member.state.value, member.why
         self.rebuild()
