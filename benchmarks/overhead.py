@@ -3,7 +3,9 @@
 Where: two engines of one model on the same core, one with the connector and an agent that takes
 every block (generated ones too), one without. Every prompt is new, so nothing is ever a hit.
 Each round: both engines answer prompts of their own of the same length, one engine at a time; who is
-first changes with each round.
+first changes with each round. Both engines are started anew several times: two processes that run the
+very same code differ by several percent for as long as they live, by where their memory happens to
+lie, and rounds with the same two processes would only repeat that difference.
 """
 
 import argparse
@@ -29,19 +31,29 @@ Measure = Callable[[Engine, Iterator[Prompt]], float]
 
 def main() -> None:
     """Measure, print and write down."""
-    given = parser(__doc__ or "", rounds=8).parse_args()
+    options = parser(__doc__ or "", rounds=2)
+    options.add_argument("--starts", type=int, default=5, help="pairs of engines, each measured for that many rounds")
+    given = options.parse_args()
     question = f"With Kveik's connector against without, nothing cached: {given.model.name}, {given.dtype}"
     recorder = Recorder("overhead", question, given)
-    with recorder.writing(conditions(given), claims()), Rig(rig_spec(given), say) as rig:
-        rig.start_agent()
-        engines = {WITH: rig.kveik_engine("with-connector"), WITHOUT: rig.plain_engine("without")}
-        measure_rounds(given, recorder, engines)
+    with recorder.writing(conditions(given), claims()):
+        for start in range(given.starts):
+            with Rig(rig_spec(given), say) as rig:
+                rig.start_agent()
+                engines: dict[str, Engine] = {}
+                for name in (WITH, WITHOUT) if start % 2 == 0 else (WITHOUT, WITH):
+                    engines[name] = rig.kveik_engine("with-connector") if name == WITH else rig.plain_engine("without")
+                measure_rounds(given, recorder, engines, start)
 
 
-def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: dict[str, Engine]) -> None:
+def measure_rounds(given: argparse.Namespace, recorder: Recorder, engines: dict[str, Engine], start: int) -> None:
     """All workloads in each round."""
     plain = engines[WITHOUT]
-    prompts = {tokens: unique_prompts(plain, tokens, given.seed) for tokens in (*COLD_TOKENS, DECODE_PROMPT_TOKENS)}
+    lengths = (*COLD_TOKENS, DECODE_PROMPT_TOKENS)
+    prompts = {tokens: unique_prompts(plain, tokens, given.seed + start) for tokens in lengths}
+    for prompt in (next(prompts[COLD_TOKENS[-1]]) for _ in range(2)):  # the first long prompt is always slower
+        for engine in engines.values():
+            cold(engine, prompt)
     workloads: list[tuple[str, str, Measure, int]] = [
         *((cold_name(tokens), "s", first_token_s, tokens) for tokens in COLD_TOKENS),
         ("decode, 1 stream", "tokens/s", decode, DECODE_PROMPT_TOKENS),
@@ -104,7 +116,7 @@ def conditions(given: argparse.Namespace) -> dict[str, str]:
         "engines": f"one with, one without, both computing on core {given.core}, eager; they take turns",
         "saved": "every full block, of prompts and of generated text, into the agent's arena",
         "decode": f"{DECODED_TOKENS} tokens after a prompt of {DECODE_PROMPT_TOKENS}",
-        "rounds": f"{given.rounds}; each side is first in half of them",
+        "rounds": f"{given.rounds} for each of {given.starts} pairs of engines; each side is first in half of them",
     }
 
 
