@@ -9,6 +9,7 @@ has ended in whatever way; calling it twice does no harm.
 
 import math
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
@@ -107,6 +108,8 @@ class Gate:
         self.places: Places[Ticket] = Places(settings.concurrent_max, settings.queue_max, settings.queue_timeout_s)
         self.refusals: dict[str, int] = {}
         self._look_at_s = now_s
+        self._called: deque[Ticket] = deque()
+        self._calling = False
         self._states: dict[str, KeyState] = {}
         self._anyone = self._state_of(ANYONE, now_s) if keys is None else None
 
@@ -168,8 +171,9 @@ class Gate:
         tokens = ticket.state.tokens
         if tokens is not None:
             tokens.spend(used_tokens - ticket.booked_tokens, now_s)
-        for admitted in self.places.leave(ticket):
-            admitted.on_turn(None)
+        admitted = self.places.leave(ticket)
+        if admitted:
+            self._call_in(admitted)
 
     def tick(self, now_s: float) -> None:
         """Turn away who has waited too long, and follow the keys file. Call it a few times a second."""
@@ -179,8 +183,7 @@ class Gate:
             self._look_at_s = now_s + KEYS_LOOK_S
             if self._keys.reload_if_changed():
                 self._follow(self._keys.by_name, now_s)
-        for admitted in self.places.let_in():
-            admitted.on_turn(None)
+        self._call_in(self.places.let_in())
 
     def body_for_engine(self, ticket: Ticket, body: bytes) -> bytes | Refused:
         """The body as the engine gets it: with its tenant's ``cache_salt`` where isolation is on.
@@ -222,6 +225,20 @@ class Gate:
         else:
             state.apply(key, salt, concurrent, now_s)
         return state
+
+    def _call_in(self, admitted: list[Ticket]) -> None:
+        """Tell them that it is their turn: one after the other, also if one leaves at once and so lets in the next."""
+        self._called.extend(admitted)
+        if self._calling:
+            return
+        self._calling = True
+        try:
+            while self._called:
+                ticket = self._called.popleft()
+                if not ticket.ended:
+                    ticket.on_turn(None)
+        finally:
+            self._calling = False
 
     def _turn_away(self, ticket: Ticket, reason: str) -> None:
         ticket.on_turn(self._refuse(reason))

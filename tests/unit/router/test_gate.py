@@ -140,6 +140,23 @@ def test_a_waiting_request_is_called_when_a_place_is_free(ring: Keyring) -> None
     assert not waiting.waits
 
 
+def test_thousands_that_leave_at_their_turn_do_not_pile_up_on_the_stack() -> None:
+    gate = Gate(RouterSettings(concurrent_max=1, queue_max=5000), None, 0.0)
+    running = admitted(gate.enter(None, 0.0))
+    order: list[int] = []
+
+    def leave_at_once(ticket: Ticket, number: int) -> None:
+        order.append(number)
+        gate.leave(ticket, 1.0)
+
+    for number in range(5000):
+        waiting = admitted(gate.enter(None, 0.0))
+        waiting.on_turn = lambda _, ticket=waiting, number=number: leave_at_once(ticket, number)  # type: ignore[misc]
+    gate.leave(running, 1.0)
+    assert order == list(range(5000))
+    assert (gate.places.inside, gate.places.waiting) == (0, 0)
+
+
 def test_a_waiting_request_is_turned_away_after_the_time_out() -> None:
     gate = Gate(RouterSettings(concurrent_max=1, queue_timeout_s=5.0), None, 0.0)
     running, waiting = admitted(gate.enter(None, 0.0)), admitted(gate.enter(None, 1.0))
