@@ -47,8 +47,8 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def tenant_name(self) -> str:
-        """The tenant, or the key's own name."""
-        return self.tenant or self.name
+        """The tenant; of a key without one a name that no tenant can have."""
+        return self.tenant or f"({self.name})"
 
 
 class KeysFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
