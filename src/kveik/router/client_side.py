@@ -30,8 +30,8 @@ class Incoming:
     """One request as it is being read. ``headers`` are the lines that are passed on to an engine."""
 
     __slots__ = (
-        "_parts", "api_key", "authorization", "body_bytes", "expects", "head_bytes", "headers", "http10", "keep_alive",
-        "length", "method", "request_id", "target", "traceparent",
+        "_parts", "api_key", "authorization", "body_bytes", "expects", "head_bytes", "headers", "host", "http10",
+        "keep_alive", "length", "method", "request_id", "target", "traceparent",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -39,6 +39,7 @@ class Incoming:
         self.target = b""
         self.headers: list[bytes] = []
         self.head_bytes = 0
+        self.host = b""
         self.authorization = b""
         self.api_key = b""
         self.request_id = b""
@@ -347,6 +348,10 @@ def _length(reading: Incoming, value: bytes) -> None:
     reading.length = int(value) if value.isdigit() else -1  # the parser itself refuses what is no number
 
 
+def _host(reading: Incoming, value: bytes) -> None:
+    reading.host = value
+
+
 def _expects(reading: Incoming, value: bytes) -> None:
     reading.expects = value.lower() == b"100-continue"
 
@@ -368,6 +373,7 @@ def _traceparent(reading: Incoming, value: bytes) -> None:
 
 
 _KEPT_APART = {
+    b"host": _host,
     b"content-length": _length,
     b"expect": _expects,
     b"authorization": _authorization,

@@ -205,6 +205,8 @@ def _names(request: Incoming) -> dict[str, str]:
     for line in request.headers:
         name, _, value = line.partition(b":")
         headers[name.decode("latin-1").strip().lower()] = value.decode("latin-1").strip()
+    if request.host:
+        headers["host"] = request.host.decode("latin-1")
     if request.authorization:
         headers["authorization"] = request.authorization.decode("latin-1")
     return headers

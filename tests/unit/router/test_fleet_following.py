@@ -1,6 +1,7 @@
 """A whole router follows its fleet: engines come, are held, come back, change, and leave."""
 
 import asyncio
+import http.client
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -131,3 +132,29 @@ def test_the_list_of_engines_is_followed_and_an_engine_that_is_not_up_yet_is_wai
             encoding="utf8",
         )
         run(test)
+
+
+def test_a_loopback_router_takes_no_announcement_that_a_web_page_or_a_proxy_passes_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with following(tmp_path) as (app, _):
+            address = app.address.removeprefix("http://")
+            for headers, status in (
+                ({}, 200),
+                ({"Host": "evil.example"}, 401),
+                ({"Origin": "https://evil.example"}, 401),
+                ({"X-Forwarded-For": "10.0.0.9"}, 401),
+                ({"Authorization": "Bearer guessed"}, 200),
+            ):
+                for path in ("/fleet", "/fleet/engines"):
+                    assert await asyncio.to_thread(partial(status_of, address, path, headers)) == status, headers
+
+    run(test)
+
+
+def status_of(address: str, path: str, headers: dict[str, str]) -> int:
+    connection = http.client.HTTPConnection(address, timeout=30)
+    try:
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
