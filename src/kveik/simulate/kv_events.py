@@ -60,8 +60,8 @@ class EventEncoder:
 class EventPublisher:
     """A PUB socket at ``endpoint``, and a ROUTER socket at ``replay`` unless that is empty. Both bind.
 
-    Changes within one turn of the event loop make one batch. Raises :class:`OSError` (zmq's own
-    error is one) where an endpoint cannot be had.
+    Changes within one turn of the event loop make one batch. Raises :class:`OSError` where an
+    endpoint cannot be had.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class EventPublisher:
         socket = self._context.socket(kind)
         try:
             socket.bind(endpoint)
-        except self._zmq.ZMQError:
-            socket.close(linger=0)
-            raise
+        except self._zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise OSError(error.errno, f"{endpoint}: {error.strerror}") from error
         return socket
 
     def _flush(self) -> None:

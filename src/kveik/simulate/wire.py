@@ -29,16 +29,23 @@ LAST_CHUNK = b"0\r\n\r\n"
 class Request:
     """One request as it came in."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "query")
+    __slots__ = ("body", "headers", "keep_alive", "method", "path", "query", "url")
 
-    def __init__(self, url: bytes) -> None:
-        path, _, query = url.partition(b"?")
-        self.path = path.decode("latin1") if b"%" not in path else unquote(path.decode("latin1"))
-        self.query = query.decode("latin1")
+    def __init__(self) -> None:
+        self.url = b""
+        self.path = ""
+        self.query = ""
         self.method = ""
         self.headers: list[tuple[bytes, bytes]] = []
         self.body = b""
         self.keep_alive = True
+
+    def complete_head(self, method: bytes, keep_alive: bool) -> None:
+        """All of the head is there."""
+        self.method, self.keep_alive = method.decode("latin1"), keep_alive
+        path, _, query = self.url.partition(b"?")
+        self.path = path.decode("latin1") if b"%" not in path else unquote(path.decode("latin1"))
+        self.query = query.decode("latin1")
 
     def header(self, name: bytes) -> bytes:
         """The value of the first header of that name (in lower case); empty if there is none."""
@@ -76,6 +83,7 @@ class Connection(asyncio.Protocol):
         self._parts: list[bytes] = []
         self._waiting: deque[Request] = deque()
         self._current: Request | None = None
+        self._held = b""
         self.on_gone: Callable[[], None] | None = None
         self.idle_since_s = NEVER_S  # before the first answer a connection may wait as long as it likes
 
@@ -95,14 +103,16 @@ class Connection(asyncio.Protocol):
         """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are none by inheritance
         self._listener.opened(self)
-        if self._listener.faults.never_read:
-            self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
         faults = self._listener.faults
         if faults.never_read or faults.read_bytes_s:
-            self._read_slowly(len(data), faults)
+            self._hold(data, faults)
+        else:
+            self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -125,9 +135,14 @@ class Connection(asyncio.Protocol):
 
     # -- what the parser calls -----------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._request = Request()
+
     def on_url(self, url: bytes) -> None:
-        """The first line of a request."""
-        self._request = Request(url)
+        """The target of a request, or a part of it."""
+        if self._request is not None:
+            self._request.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -139,8 +154,7 @@ class Connection(asyncio.Protocol):
         request = self._request
         if request is None:
             return
-        request.method = self._parser.get_method().decode("latin1")
-        request.keep_alive = self._parser.should_keep_alive()
+        request.complete_head(self._parser.get_method(), self._parser.should_keep_alive())
         if request.method == "POST" and request.header(b"expect").lower() == b"100-continue":
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -231,9 +245,12 @@ class Connection(asyncio.Protocol):
         transport.abort()
 
     def read_on(self) -> None:
-        """Read again after faults have been taken away."""
+        """Take in what was held back, and read again."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+            held, self._held = self._held, b""
+            if held:
+                self._feed(held)
 
     def _handle_next(self, request: Request) -> None:
         if not self.gone:
@@ -247,12 +264,13 @@ class Connection(asyncio.Protocol):
         if transport is not None and not transport.is_closing():
             transport.write(data)
 
-    def _read_slowly(self, size: int, faults: Faults) -> None:
-        if self._transport is None:
-            return
-        self._transport.pause_reading()
+    def _hold(self, data: bytes, faults: Faults) -> None:
+        """Let bytes that have come wait as if they were still on their way, and read no others meanwhile."""
+        self._held += data
+        if self._transport is not None:
+            self._transport.pause_reading()
         if not faults.never_read:
-            self._loop.call_later(size / faults.read_bytes_s, self.read_on)
+            self._loop.call_later(len(data) / faults.read_bytes_s, self.read_on)
 
 
 def chunk(data: bytes) -> bytes:

@@ -352,7 +352,7 @@ def test_a_client_that_leaves_frees_the_engine_at_once(stream: bool, where: str,
         aborted = engine.seen.aborted[0]
         assert aborted.path == "/v1/chat/completions"
         assert aborted.noticed_s - left_s < 1.0
-        gauges = engine.call(lambda: engine.app.core.gauges())
+        gauges = engine.call(engine.app.core.gauges)
         assert (gauges.running, gauges.waiting) == (int(where == "queue"), 0)
 
 
