@@ -160,16 +160,17 @@ class Gate:
             ticket.booked_tokens += tokens
         return None
 
-    def leave(self, ticket: Ticket, now_s: float, used_tokens: int = 0) -> None:
+    def leave(self, ticket: Ticket, now_s: float, used_tokens: int | None = 0) -> None:
         """The request has ended: its place goes to the next one, and its tokens are settled.
 
         ``used_tokens`` are prompt and completion as the engine counted them; 0 if nothing was computed.
+        None where the engine did not say: what was booked stands, or streams without usage would be free.
         """
         if ticket.ended:
             return
         ticket.ended = True
         tokens = ticket.state.tokens
-        if tokens is not None:
+        if tokens is not None and used_tokens is not None:
             tokens.spend(used_tokens - ticket.booked_tokens, now_s)
         admitted = self.places.leave(ticket)
         if admitted:

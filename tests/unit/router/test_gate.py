@@ -124,6 +124,15 @@ def test_tokens_of_a_request_that_failed_are_given_back(ring: Keyring) -> None:
     assert isinstance(gate.enter(credentials, 0.0), Ticket)
 
 
+def test_what_was_booked_stands_if_the_engine_does_not_say_what_was_used(ring: Keyring) -> None:
+    credentials = ring.edit(name="team", tokens_per_min=600)
+    gate = ring.gate()
+    ticket = admitted(gate.enter(credentials, 0.0))
+    gate.allow(ticket, "m", 600, 0.0)
+    gate.leave(ticket, 0.0, used_tokens=None)
+    assert refused(gate.enter(credentials, 0.0)).reason == "token_rate"
+
+
 def waiting_answers(ticket: Ticket) -> list[Refused | None]:
     answers: list[Refused | None] = []
     ticket.on_turn = answers.append
