@@ -12,19 +12,13 @@ import kveik
 from kveik.config import SimEngineSettings
 from kveik.errors import ConfigError
 from kveik.simulate import asks
-from kveik.simulate.answers import (
-    Answer,
-    ChatAnswer,
-    CompletionAnswer,
-    EmbeddingsAnswer,
-    MessagesAnswer,
-    ResponsesAnswer,
-)
+from kveik.simulate.answers import Answer, ChatAnswer, CompletionAnswer
 from kveik.simulate.asks import Ask, ModelLimits, RefusedRequestError
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.core import EngineCore
 from kveik.simulate.exchange import Exchange
 from kveik.simulate.faults import NO_FAULTS, Faults, changed
+from kveik.simulate.other_answers import EmbeddingsAnswer, MessagesAnswer, ResponsesAnswer
 from kveik.simulate.seen import Recorded, Seen
 from kveik.simulate.tokenizer import TOKEN_BYTES, text_of, token_ids
 from kveik.simulate.wire import Connection, Request
