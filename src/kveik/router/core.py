@@ -377,8 +377,7 @@ class Router:
         if len(self.quarantine) and record.outcome == "ok":
             self.quarantine.answered(fingerprint(exchange.target, exchange.body))
         if exchange.ticket is not None:
-            used = max(0, record.prompt_tokens) + max(0, record.completion_tokens)
-            self.gate.leave(exchange.ticket, self._loop.time(), used)
+            self.gate.leave(exchange.ticket, self._loop.time(), used_tokens(record))
         self._chooser.feed_back(record)
         self._tell(record)
 
@@ -436,3 +435,10 @@ class Router:
         for client in list(self._clients):
             client.cut_off()
         self.engines.close()
+
+
+def used_tokens(record: RequestRecord) -> int | None:
+    """Prompt and completion tokens; None if an engine answered without saying how many."""
+    if record.prompt_tokens >= 0:
+        return record.prompt_tokens + max(0, record.completion_tokens)
+    return None if record.first_byte_s >= 0 else 0

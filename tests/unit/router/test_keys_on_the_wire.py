@@ -11,7 +11,22 @@ from kveik.config import RouterSettings
 from kveik.router.api_keys import ApiKeys
 from kveik.router.gate import Gate
 from kveik.router.keys_file import ApiKey, editing, with_key_added, write_keys
-from tests.unit.router.rig import CHAT, MODEL, Rig, ScriptedEngine, answer, hang, rig, run, until
+from tests.unit.router.rig import (
+    CHAT,
+    DONE,
+    EVENT,
+    MODEL,
+    Handler,
+    Rig,
+    ScriptedEngine,
+    answer,
+    die,
+    hang,
+    rig,
+    run,
+    stream,
+    until,
+)
 
 FORM = b'--x\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--x--\r\n'
 
@@ -137,6 +152,34 @@ def test_a_key_is_held_to_its_models_and_its_rate(path: Path) -> None:
             assert slowed.status == 429
             assert 1 <= int(slowed.headers["retry-after"]) <= 60
             assert running.router.gate.places.inside == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("answered", "status"),
+    [
+        (answer(b'{"usage":{"prompt_tokens":3,"completion_tokens":1}}'), 200),
+        (answer(b'{"usage":{"prompt_tokens":3,"completion_tokens":90000}}'), 429),
+        (answer(b"{}", status=400), 200),
+        (stream(EVENT, DONE), 429),
+        (die, 200),
+    ],
+    ids=["little", "much", "refused", "stream without usage", "failed"],
+)
+def test_tokens_are_charged_as_the_engine_counts_them_or_else_as_booked(
+    path: Path, answered: Handler, status: int
+) -> None:
+    key = give(path, name="team", tokens_per_min=500)
+    long = {"model": MODEL, "messages": [{"role": "user", "content": "many words " * 500}], "stream": True}
+
+    async def test() -> None:
+        engine = ScriptedEngine(answered)
+        async with rig(engine, attempts_max=1) as running:
+            guard(running, path)
+            await running.ask(long, head=key)
+            engine.handler = answer(b"{}")
+            assert (await running.ask(head=key)).status == status
 
     run(test)
 
