@@ -5,6 +5,7 @@
     KveikError
     ├── ConfigError            a setting is unknown, of the wrong type or out of range
     ├── KeyFormatError         bytes or text that are no block key
+    ├── EventFormatError       bytes that are no batch of an engine's KV events
     ├── FrameError             stored bytes that are no sound frame of the block asked for
     │   ├── FrameCorruptError  magic, length or checksum wrong
     │   └── FrameForeignError  a sound frame, but of another block, namespace or version
@@ -41,6 +42,10 @@ class ConfigError(KveikError):
 
 class KeyFormatError(KveikError):
     """Bytes or text that are no block key."""
+
+
+class EventFormatError(KveikError):
+    """Bytes that are no batch of an engine's KV events, or of another version's."""
 
 
 class FrameError(KveikError):

@@ -5,6 +5,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 NO_KEYS: NDArray[np.uint64] = np.empty(0, np.uint64)
+#: One token id in a packed prompt.
+TOKEN_BYTES = 4
+
+
+class TokenPrompt(msgspec.Struct, eq=False, gc=False):
+    """A prompt as the engine will see it.
+
+    ``packed``: its token ids, 4 bytes each, as this machine writes numbers. ``salt``: its cache salt.
+    ``rendering``: what turned it into tokens (see :mod:`kveik.router.rendering`); empty where the
+    body had the ids. ``chains``: keys by block size, kept once computed. ``guessed``: engines (one
+    bit a slot) of which more is expected than their events tell.
+    """
+
+    packed: bytes
+    salt: str = ""
+    rendering: str = ""
+    chains: dict[int, NDArray[np.uint64]] = msgspec.field(default_factory=dict)
+    guessed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.packed) // TOKEN_BYTES
 
 
 class RequestFacts(msgspec.Struct, eq=False, gc=False):
@@ -16,6 +37,7 @@ class RequestFacts(msgspec.Struct, eq=False, gc=False):
     body has token ids. ``model`` is empty where the body names none. ``resumable``: plain text
     generation with one choice that another engine could continue after a cut (greedy or seeded; no
     tools, no grammar, no log probabilities). ``session`` comes from a header, not from the body.
+    ``prompt``: its tokens, where they are known (then ``prompt_tokens`` is no estimate).
     """
 
     model: str = ""
@@ -26,3 +48,4 @@ class RequestFacts(msgspec.Struct, eq=False, gc=False):
     keys: NDArray[np.uint64] = NO_KEYS
     session: str = ""
     resumable: bool = False
+    prompt: TokenPrompt | None = None
