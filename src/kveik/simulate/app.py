@@ -71,7 +71,7 @@ class App:
     def handle(self, request: Request, connection: Connection) -> None:
         """Answer one request."""
         path = request.path
-        self.seen.paths[path] += 1
+        self.seen.requests[path] += 1
         if self._record:
             headers = {name.decode("latin1").lower(): value.decode("latin1") for name, value in request.headers}
             self.seen.recorded.append(Recorded(request.method, path, headers, request.body))

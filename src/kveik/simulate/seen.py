@@ -36,9 +36,9 @@ class Recorded:
 
 @dataclass
 class Seen:
-    """Counts since the start, or since the last reset."""
+    """Counts since the start, or since the last reset; ``requests`` by path, ``groups`` by prefix group."""
 
-    paths: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
     statuses: Counter[int] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
     aborted: deque[Aborted] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -75,7 +75,7 @@ class Seen:
     def document(self) -> dict[str, Any]:
         """All of it as JSON; of what was recorded only the number."""
         return {
-            "requests": dict(self.paths),
+            "requests": dict(self.requests),
             "statuses": {str(status): count for status, count in self.statuses.items()},
             "active": self.active,
             "active_max": self.active_max,
