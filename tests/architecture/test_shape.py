@@ -19,6 +19,9 @@ MAY_CATCH_EVERYTHING = {
     "agent/server.py": 2,  # one client's message, or one tidying up, must not end the agent
     "connector/worker.py": 2,  # a load or save that fails must not end the engine: it computes
     "router/background.py": 1,  # hands any exception to the loop's thread, which raises it there
+    "router/app.py": 1,  # a tick that fails must not be the last one: no deadline would ever pass
+    "router/client_side.py": 1,  # a fault while a request begins ends one connection
+    "router/upstream.py": 1,  # a fault while an answer is handled must not pass for the engine's
     "store/guarded.py": 1,  # a store's fault becomes the result of its keys
     "store/tier_threads.py": 1,  # hands any exception of a tier to who waits for it
 }

@@ -1,6 +1,7 @@
 """A client's connection: parses requests, hands each to the router, and answers them in order."""
 
 import asyncio
+import logging
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -8,6 +9,8 @@ from typing import Any, Protocol
 import httptools
 
 from kveik.router import http1
+
+logger = logging.getLogger(__name__)
 
 #: Requests of one connection that may wait for their turn (HTTP pipelining); more are not read.
 PIPELINED_MAX = 8
@@ -251,7 +254,14 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self, request: Incoming) -> None:
         self.http10 = request.http10
         self.keep_alive = request.keep_alive and not self._draining
-        answer = self._handler.handle(self, request)
+        try:
+            answer = self._handler.handle(self, request)
+        except Exception:
+            # Supervision: a fault of the router's own ends this connection, and no other.
+            logger.exception("a request failed in the router")
+            answer = None
+            self.keep_alive = False
+            self.write(http1.response(500, http1.error_body(500, "the router failed; its log says why"), close=True))
         self._answer = answer if answer is not None and not answer.over else None
         if self._answer is None and self.transport is not None and not self.keep_alive:
             self.transport.close()

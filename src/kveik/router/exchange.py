@@ -300,6 +300,15 @@ class Exchange:
             self._connection.release()
             self._connection = None
 
+    def router_failed(self) -> None:
+        """A fault of the router's own: the client sees an answer that is cut, no engine is blamed."""
+        if not self.over:
+            self.record.outcome, self.record.why = "router", "the router failed; its log says why"
+            self._connection = None
+            self.over = True
+            self._router.finished(self)
+            self._client.cut()
+
     def client_left(self) -> None:
         """The client went away."""
         if not self.over:

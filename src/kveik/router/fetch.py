@@ -38,6 +38,10 @@ class _Answer:
         elif self._size > ANSWER_MAX_BYTES:
             self._future.set_exception(EngineError(f"an answer of more than {ANSWER_MAX_BYTES} bytes"))
 
+    def router_failed(self) -> None:
+        """The router itself failed."""
+        self.attempt_failed(Failure.MALFORMED, "the router failed; its log says why")
+
     def attempt_failed(self, failure: Failure, why: str) -> None:
         """The connection is lost."""
         if not self._future.done():

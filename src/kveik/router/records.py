@@ -11,7 +11,8 @@ class RequestRecord(msgspec.Struct, gc=False):
     """One finished request. Times in seconds; -1 where something did not happen.
 
     ``outcome``: ``ok``, or whose fault it was: ``client``, ``request``, ``engine``, ``network``,
-    ``overload``, ``left`` (the client went away). ``status`` is what the client got, 0 if nothing.
+    ``overload``, ``router``; or ``left``: the client went away. ``status`` is what the client got, 0
+    if nothing.
     ``added_s`` is the router's own part of ``first_byte_s``: from the whole request to its sending,
     and from the engine's first byte to the client's. ``cut``: the answer had begun and was not
     ended. ``span_id`` is the router's span and ``parent_span_id`` the client's, where there are any. ``facts``: what

@@ -5,6 +5,7 @@ message end (and, for exchanges that frame the body anew, what its pieces are).
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,6 +13,8 @@ from typing import Any, Protocol
 import httptools
 
 from kveik.router.blame import Failure
+
+logger = logging.getLogger(__name__)
 
 HEAD_MAX_BYTES = 64 << 10
 
@@ -31,6 +34,9 @@ class Answered(Protocol):
 
     def attempt_failed(self, failure: Failure, why: str) -> None:
         """The connection is lost to this exchange."""
+
+    def router_failed(self) -> None:
+        """The router itself failed while it handled the answer."""
 
 
 class EngineConnection(asyncio.Protocol):
@@ -71,6 +77,16 @@ class EngineConnection(asyncio.Protocol):
         if exchange is None:  # nobody asked for them
             self.abort()
             return
+        try:
+            self._feed(exchange, data)
+        except Exception:
+            # Supervision: a fault of the router's own must not pass for the engine's.
+            logger.exception("an answer failed in the router")
+            self.exchange = None
+            self.abort()
+            exchange.router_failed()
+
+    def _feed(self, exchange: Answered, data: bytes) -> None:
         had_head = self._head
         if not had_head and not self._raw and exchange.wants_pieces is not self._gives_pieces:
             self._gives_pieces = exchange.wants_pieces
