@@ -5,6 +5,7 @@ to be told; so a finished span is handed to the SDK, instead of being started th
 """
 
 import time
+from threading import Thread
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -17,9 +18,9 @@ from opentelemetry.trace.status import Status, StatusCode
 import kveik
 from kveik.router.records import RequestRecord
 
-#: Longest wait for a collector, so that one that is gone cannot hold up the router's end for long.
 EXPORT_TIMEOUT_S = 3
-CLOSE_TIMEOUT_MS = 5_000
+#: Longest wait for a collector at the end: one that is gone must not hold up the router.
+CLOSE_TIMEOUT_S = 5.0
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _NS = 1_000_000_000
 
@@ -39,8 +40,9 @@ class OtelExporter:
 
     def close(self) -> None:
         """Send what is left, within a few seconds."""
-        self._processor.force_flush(CLOSE_TIMEOUT_MS)
-        self._processor.shutdown()
+        ending = Thread(target=self._processor.shutdown, name="kveik-traces-end", daemon=True)
+        ending.start()
+        ending.join(CLOSE_TIMEOUT_S)
 
     def _span(self, record: RequestRecord, end_ns: int) -> ReadableSpan:
         start_ns = end_ns - int(record.total_s * _NS)

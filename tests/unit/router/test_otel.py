@@ -1,5 +1,7 @@
 import http.server
+import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from kveik.router import otel
 from kveik.router.otel import OtelExporter
 
 CLIENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -102,3 +105,15 @@ def test_spans_arrive_at_an_otlp_collector(collector: tuple[str, list[bytes]]) -
     exporter(record)
     exporter.close()
     assert bytes.fromhex(record.span_id) in b"".join(bodies)
+
+
+def test_a_collector_that_is_gone_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otel, "CLOSE_TIMEOUT_S", 0.1)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        exporter = open_exporter(f"http://127.0.0.1:{nobody.getsockname()[1]}/v1/traces")
+        for _ in range(600):
+            exporter(finished())
+        began_s = time.monotonic()
+        exporter.close()
+        assert time.monotonic() - began_s < 2.0
