@@ -18,6 +18,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 MAY_CATCH_EVERYTHING = {
     "agent/server.py": 2,  # one client's message, or one tidying up, must not end the agent
     "connector/worker.py": 2,  # a load or save that fails must not end the engine: it computes
+    "fleet/embedded.py": 1,  # a tick that fails must not be the last one: no lease would ever end
+    "fleet/etcd_follower.py": 1,  # a router that no longer follows etcd would never know
+    "fleet/static_list.py": 1,  # nor one that no longer reads its list
     "router/background.py": 1,  # hands any exception to the loop's thread, which raises it there
     "router/app.py": 1,  # a tick that fails must not be the last one: no deadline would ever pass
     "router/client_side.py": 1,  # a fault while a request begins ends one connection

@@ -1,5 +1,6 @@
 """The registry inside a router: in memory, and in a file that a restart of the router finds again."""
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -15,6 +16,8 @@ from kveik.records import Listener, StateRecord, ignore
 TICK_S = 0.25
 #: Renewals alone are written this often; what others can see is written before it is answered.
 RENEWALS_SAVED_S = 2.0
+
+logger = logging.getLogger("kveik.fleet")
 
 
 class EmbeddedRegistry:
@@ -131,4 +134,7 @@ class EmbeddedRegistry:
 
     def _keep_ticking(self) -> None:
         while not self._stopped.wait(TICK_S):
-            self.tick()
+            try:
+                self.tick()
+            except Exception:  # supervision: without ticks no lease would ever end
+                logger.exception("a tick of the registry failed; the next one follows")

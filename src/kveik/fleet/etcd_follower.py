@@ -194,3 +194,6 @@ class EtcdFollower:
                     return
                 self._away(error)
                 pause_s = min(max(PAUSE_S, 2 * pause_s), PAUSE_MAX_S)
+            except Exception:  # supervision: a router that no longer follows would never know
+                logger.exception("following %s failed; it is tried again", self._gateway.address)
+                pause_s = PAUSE_MAX_S

@@ -231,7 +231,7 @@ def _whole(answer: Mapping[str, Any], name: str) -> int:
     value = answer.get(name, 0)
     try:
         return int(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise RegistryError(f"etcd answered {name} {str(value)[:_SHOWN]!r}, expected a whole number") from error
 
 

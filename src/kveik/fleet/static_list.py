@@ -163,8 +163,12 @@ class StaticList:
         self._told, self._applied = told, not failures
 
     def _keep(self) -> None:
-        while not self._stopped:
+        while True:
             self._wake.wait(self._poll_s)
             self._wake.clear()
-            if not self._stopped:
+            if self._stopped:
+                return
+            try:
                 self.look()
+            except Exception:  # supervision: the file would never be read again
+                logger.exception("following the list of engines failed; it is tried again")

@@ -167,6 +167,22 @@ def test_time_passes_by_itself_where_nobody_moves_it(tmp_path: Path) -> None:
         registry.close()
 
 
+def test_a_listener_that_fails_does_not_stop_the_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def failing(record: Record) -> None:
+        if isinstance(record, StateRecord) and record.after == "lost":
+            raise ValueError("a defect")
+
+    file = MemberFile(tmp_path / "run" / "fleet.json")
+    registry = EmbeddedRegistry(file, retention=Retention(lost_s=0.5), listener=failing)
+    try:
+        registry.announce(engine(1, lease_s=1.0))
+        assert registry.wait_change(1, 30.0).members
+        assert registry.wait_change(2, 30.0).members == {}
+        assert "a tick of the registry failed" in caplog.text
+    finally:
+        registry.close()
+
+
 ANNOUNCE_FOR_EVER = """
 import sys
 from pathlib import Path
