@@ -12,15 +12,14 @@ import xxhash
 from kveik.config import RouterSettings
 from kveik.router.engines import SLOTS_MAX, EngineView
 from kveik.router.facts import RequestFacts
-from kveik.router.policy import LOOKS_AT_CACHE, POLICIES, Candidate, Choice, Costs, expected_wait_s, rate_of
+from kveik.router.policy import LOOKS_AT_CACHE, POLICIES, Candidate, Choice, Costs, expected_costs_s
 from kveik.router.prefix_index import ApproximateIndex, PrefixIndex
 from kveik.router.records import RequestRecord
 
 #: Decisions that are kept with all that they were made from.
 KEPT = 32
-#: An engine that had so many tokens less than expected has lost them: fewer may be the rest of a block.
+#: An engine that had so many tokens less than expected is told to the index: fewer may be the rest of a block.
 LOST_TOKENS_MIN = 256
-
 
 _UNKNOWN_WINDOW = 1 << 62
 
@@ -42,7 +41,7 @@ class Chooser:
         self._costs = Costs(settings.prefill_tokens_s, settings.load_tokens_s, settings.in_flight_s)
         self._last: deque[_Decision] = deque(maxlen=KEPT)
         self._by_slot: list[EngineView | None] = [None] * SLOTS_MAX
-        self._corrections = 0
+        self._expected_tokens = self._cached_tokens = 0
         self._fleet = _Fleet(())
 
     def __repr__(self) -> str:
@@ -97,14 +96,17 @@ class Chooser:
             self.index.learn(facts, engine.slot, now_s)
 
     def feed_back(self, record: RequestRecord) -> None:
-        """Listens to what became of requests: an engine that had much less than expected has lost it."""
-        lost = record.expected_cached_tokens - record.cached_tokens
-        if record.cached_tokens < 0 or lost < LOST_TOKENS_MIN or record.facts is None:
+        """Listens to what became of requests: how many cached tokens were expected, and how many there were."""
+        expected, cached = record.expected_cached_tokens, record.cached_tokens
+        if cached < 0:
+            return
+        self._expected_tokens += expected
+        self._cached_tokens += cached
+        if expected - cached < LOST_TOKENS_MIN or record.facts is None:
             return
         for engine in self._by_slot:
             if engine is not None and engine.name == record.engine:
-                self.index.correct(record.facts, engine.slot, record.cached_tokens)
-                self._corrections += 1
+                self.index.correct(record.facts, engine.slot, cached)
 
     def forget_engine(self, slot: int) -> None:
         """The engine in this slot restarted, lost its cache or is gone."""
@@ -125,16 +127,14 @@ class Chooser:
             "kind": type(self.index).__name__,
             "entries": self.index.size,
             "bytes": self.index.memory_bytes,
-            "corrections": self._corrections,
+            "expected_cached_tokens": self._expected_tokens,
+            "cached_tokens": self._cached_tokens,
         }
 
     def _explained(self, decision: _Decision, latest_s: float) -> dict[str, Any]:
         now_s, model, prompt_tokens, candidates, fleet, choice = decision
         names = {slot: engine.name for slot, engine in fleet.by_slot.items()}
-        waits_s = {
-            c.slot: expected_wait_s(c, prompt_tokens, rate_of(c, candidates, self._costs), self._costs)
-            for c in candidates
-        }
+        costs_s = expected_costs_s(candidates, prompt_tokens, self._costs)
         return {
             "before_latest_s": round(latest_s - now_s, 3),
             "model": model,
@@ -143,7 +143,7 @@ class Chooser:
             "reason": choice.reason,
             "engines": {
                 names[candidate.slot]: {
-                    "expected_wait_s": round(waits_s[candidate.slot], 4),
+                    "expected_cost_s": round(costs_s[candidate.slot], 4),
                     "cached_tokens": candidate.cached_tokens,
                     "shared_tokens": candidate.shared_tokens,
                     "in_flight": candidate.in_flight,

@@ -5,9 +5,12 @@ all requests in flight, rounded up, plus one. Somebody is always below the bound
 together exceed what is in flight. An engine that comes back slowly (``share`` below 1) has a
 smaller share of the load, and its bound is smaller in proportion.
 
-``cache-aware`` sends a request where its first token is expected soonest. That spreads a hot prefix
-by itself: as the engine that holds it gets busy, computing it once more elsewhere becomes the
-shorter wait, and from then on two engines hold it.
+``cache-aware`` sends a request where its first token is expected soonest. What an engine would
+compute although another one holds it counts several times, since whoever comes next waits for that too:
+counting it once, requests leave a busy engine so readily that all engines compute all prefixes, and
+near saturation most of the fleet's work is copies. A hot prefix spreads nevertheless: the engine
+that holds it reaches its bound, or computing it once more becomes cheaper than waiting, and
+each copy makes the next one cheaper.
 """
 
 import math
@@ -20,6 +23,10 @@ from kveik.router.facts import RequestFacts
 
 #: An engine has at most this many times its fair share of the requests in flight, and one more.
 BOUND = 1.25
+#: A token that is computed although another engine holds it counts as much as so many that a request waits for.
+COPY_WEIGHT = 3.0
+#: The same where all engines hold the prefix: hardly anything, but of equal engines the longer prefix wins.
+COPY_WEIGHT_MIN = 0.02
 #: ``prefix-hash`` looks at so many blocks, about 250 tokens: the system prompt, or the start of a conversation.
 HASHED_BLOCKS = 4
 
@@ -72,19 +79,43 @@ class Costs(msgspec.Struct, frozen=True, gc=False):
 Policy = Callable[[Sequence[Candidate], RequestFacts, Costs], Choice]
 
 
-def expected_wait_s(candidate: Candidate, prompt_tokens: int, rate: float, costs: Costs) -> float:
+def copy_weight(holders: int, engines: int) -> float:
+    """How often it counts to compute what other engines hold, when ``holders`` of all engines do.
+
+    The more hold a prefix, the hotter it has proved to be, and the sooner one more copy pays for itself.
+    """
+    others = (engines - holders) / max(1, engines - 1)
+    return COPY_WEIGHT * others * others * others + COPY_WEIGHT_MIN
+
+
+def expected_cost_s(
+    candidate: Candidate, prompt_tokens: int, held_tokens: int, weight: float, rate: float, costs: Costs
+) -> float:
     """When the first token is expected: what stands before the request, then loading and computing.
 
-    ``rate``: prompt tokens a second that the engine computes. Tokens of the shared cache are loaded only
-    where that is quicker. A part of an engine (``share``) takes as much longer.
+    What the engine would compute although another one holds it (up to ``held_tokens``) counts ``weight``
+    times. ``rate``: prompt tokens a second that the engine computes. Tokens of the shared cache are
+    loaded only where that is quicker. A part of an engine (``share``) takes as much longer.
     """
-    shared = candidate.shared_tokens
-    compute = candidate.waiting_tokens + prompt_tokens - candidate.cached_tokens
-    wait_s = candidate.in_flight * costs.in_flight_s
-    if shared and costs.load_tokens_s > rate:
-        compute -= shared
-        wait_s += shared / costs.load_tokens_s
-    return (wait_s + compute / rate) / candidate.share
+    ready = candidate.cached_tokens
+    cost_s = candidate.in_flight * costs.in_flight_s
+    if candidate.shared_tokens and costs.load_tokens_s > rate:
+        ready += candidate.shared_tokens
+        cost_s += candidate.shared_tokens / costs.load_tokens_s
+    compute: float = candidate.waiting_tokens + prompt_tokens - ready
+    if held_tokens > ready:
+        compute += (weight - 1.0) * (held_tokens - ready)
+    return (cost_s + compute / rate) / candidate.share
+
+
+def expected_costs_s(candidates: Sequence[Candidate], prompt_tokens: int, costs: Costs) -> dict[int, float]:
+    """What ``cache-aware`` compares, by slot."""
+    held = max(c.cached_tokens for c in candidates)
+    weight = copy_weight(_holders(candidates, held), len(candidates))
+    return {
+        c.slot: expected_cost_s(c, prompt_tokens, held, weight, rate_of(c, candidates, costs), costs)
+        for c in candidates
+    }
 
 
 def bound(in_flight: int, share: float, shares: float) -> int:
@@ -105,23 +136,25 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
     Reasons: ``prefix`` (it holds most of the prompt), ``shared`` (none holds it, the shared cache
     does), ``load`` (nothing is cached), ``spread`` (another holds more, but is too busy).
     """
-    best, shortest_s = candidates[0], math.inf
-    in_flight, shares, most = 1, 0.0, 0
+    in_flight, shares, held = 1, 0.0, 0
     for candidate in candidates:
-        rate = candidate.prefill_tokens_s or rate_of(candidate, candidates, costs)
-        wait_s = expected_wait_s(candidate, facts.prompt_tokens, rate, costs)
-        if wait_s < shortest_s or (wait_s == shortest_s and candidate.order < best.order):
-            best, shortest_s = candidate, wait_s
         in_flight += candidate.in_flight
         shares += candidate.share
-        if candidate.cached_tokens > most:  # noqa: PLR1730 (quicker than max)
-            most = candidate.cached_tokens
+        if candidate.cached_tokens > held:  # noqa: PLR1730 (quicker than max)
+            held = candidate.cached_tokens
+    weight = copy_weight(_holders(candidates, held), len(candidates))
+    best, least_s = candidates[0], math.inf
+    for candidate in candidates:
+        rate = candidate.prefill_tokens_s or rate_of(candidate, candidates, costs)
+        cost_s = expected_cost_s(candidate, facts.prompt_tokens, held, weight, rate, costs)
+        if cost_s < least_s or (cost_s == least_s and candidate.order < best.order):
+            best, least_s = candidate, cost_s
     if best.in_flight >= bound(in_flight, best.share, shares):
-        allowed = within_bound(candidates)
-        best = min(allowed, key=lambda c: (_wait_s(c, candidates, facts, costs), c.order))
-    if most > best.cached_tokens:
+        costs_s = expected_costs_s(candidates, facts.prompt_tokens, costs)
+        best = min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
+    if held > best.cached_tokens:
         reason = "spread"
-    elif most:
+    elif held:
         reason = "prefix"
     else:
         reason = "shared" if best.shared_tokens else "load"
@@ -130,11 +163,11 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
 
 def least_load(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
     """Where the first token is expected soonest if nothing is cached anywhere."""
-    blind = {
-        c.slot: Candidate(c.slot, c.in_flight, c.waiting_tokens, 0, 0, c.prefill_tokens_s, c.share, c.order)
-        for c in candidates
-    }
-    best = min(within_bound(candidates), key=lambda c: (_wait_s(blind[c.slot], candidates, facts, costs), c.order))
+    blind = [
+        Candidate(c.slot, c.in_flight, c.waiting_tokens, 0, 0, c.prefill_tokens_s, c.share, c.order) for c in candidates
+    ]
+    costs_s = expected_costs_s(blind, facts.prompt_tokens, costs)
+    best = min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
     return _choice(best, "load", facts)
 
 
@@ -180,6 +213,11 @@ def rate_of(candidate: Candidate, candidates: Iterable[Candidate], costs: Costs)
     return max((other.prefill_tokens_s for other in candidates), default=0.0) or costs.prefill_tokens_s
 
 
+def _holders(candidates: Sequence[Candidate], held: int) -> int:
+    """How many engines hold at least half of the longest cached prefix."""
+    return len([candidate for candidate in candidates if candidate.cached_tokens * 2 >= held]) if held else 1
+
+
 def _hashed(candidates: Sequence[Candidate], key: int, reason: str, facts: RequestFacts) -> Choice:
     """By rendezvous hashing: an engine that comes or goes moves only its own keys."""
     best = max(within_bound(candidates), key=lambda candidate: _draw(key, candidate))
@@ -194,10 +232,6 @@ def _draw(key: int, candidate: Candidate) -> tuple[float, int]:
 
 def _order(candidate: Candidate) -> int:
     return candidate.order
-
-
-def _wait_s(candidate: Candidate, candidates: Iterable[Candidate], facts: RequestFacts, costs: Costs) -> float:
-    return expected_wait_s(candidate, facts.prompt_tokens, rate_of(candidate, candidates, costs), costs)
 
 
 def _choice(candidate: Candidate, reason: str, facts: RequestFacts) -> Choice:

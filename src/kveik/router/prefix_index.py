@@ -33,6 +33,7 @@ _TICKS_S = 16  # ticks of the coarse clock in a second: 32 bits last for eight y
 _FULL = 0.45  # part of the entries in use from which the table doubles
 _REFRESH = 32  # an entry's time is written again after this part of its life
 _FEW = 6  # keys up to which a loop beats numpy
+_LONGEST = 4  # part of the table, as a fraction, that one prompt may take
 _NEVER = 1 << 62
 
 
@@ -46,7 +47,7 @@ class PrefixIndex(Protocol):
         """The engine in this slot gets this prompt now."""
 
     def correct(self, facts: RequestFacts, slot: int, cached_tokens: int) -> None:
-        """The engine in this slot said how many leading tokens of the prompt it had, which is less than expected."""
+        """The engine in this slot answered, and had only so many leading tokens of the prompt: fewer than expected."""
 
     def forget_engine(self, slot: int) -> None:
         """The engine in this slot holds nothing any more: it restarted, was reset or is gone."""
@@ -75,6 +76,7 @@ class ApproximateIndex:
         self._depths: Mapping[int, int] = {}
         self._end = -1
         self._unseen = True
+        self._room = 0
         self._use(
             bytearray(ENTRIES_MIN * _KEY_BYTES), np.zeros(ENTRIES_MIN, np.uint64), np.zeros(ENTRIES_MIN, np.uint32)
         )
@@ -113,10 +115,11 @@ class ApproximateIndex:
         self.add(facts.keys, slot, now_s)
 
     def correct(self, facts: RequestFacts, slot: int, cached_tokens: int) -> None:
-        """Forget that this engine held more of the prompt than it said."""
-        if facts.prompt_tokens > 0:
-            held_bytes = cached_tokens * facts.prompt_bytes // facts.prompt_tokens
-            self.remove(facts.keys[held_bytes // PREFIX_BLOCK_BYTES :], slot)
+        """Changes nothing: now that the engine has answered, it holds the prompt.
+
+        What else it may have lost is best computed where it was, since forgetting it scatters the
+        prompts that share it over all engines (tried in simulation: fewer hits, longer waits).
+        """
 
     def forget_engine(self, slot: int) -> None:
         """Forget all that this engine was sent."""
@@ -176,23 +179,7 @@ class ApproximateIndex:
             if entry < 0 or self._time_view[entry] < fresh_from:
                 depth = 0
         self._matched = NO_KEYS
-        if len(keys) - depth <= _FEW:
-            packed = keys.tobytes()
-            for at in range(depth, len(keys)):
-                self._put_one(keys.data[at], packed[at * _KEY_BYTES : (at + 1) * _KEY_BYTES], slot)
-        elif self._unseen:
-            self._put_new(keys, slot)
-        else:
-            self._put_many(keys[depth:], slot)
-        if self._room < 0:
-            self._make_room()
-
-    def remove(self, keys: NDArray[np.uint64], slot: int) -> None:
-        """The engine in this slot does not hold these keys."""
-        self._matched = NO_KEYS
-        entries = self._entries(keys)
-        entries = entries[entries >= 0]
-        self._masks[entries] &= np.uint64(~(1 << slot) & (1 << 64) - 1)
+        self._put(keys[depth : self._entries_max // _LONGEST], slot)
 
     # -- the table ------------------------------------------------------------------------------
 
@@ -205,7 +192,6 @@ class ApproximateIndex:
         self._key_view, self._mask_view, self._time_view = self._keys.data, masks.data, times.data
         self._shift = 64 - (len(self._keys_by_bucket).bit_length() - 1)
         self._shift_word = np.uint64(self._shift)
-        self._room = int(len(times) * _FULL) if len(times) < self._entries_max else _NEVER
 
     def _set_clock(self, now_s: float) -> int:
         """Set the clock, which never goes back; the tick of the oldest entry that still counts."""
@@ -220,6 +206,19 @@ class ApproximateIndex:
         start = (key >> self._shift) << _BUCKET_SHIFT
         at = self._packed.find(packed, start, start + _BUCKET_BYTES)
         return at >> 3 if not at & 7 else -1  # the bytes of two neighbours are no key
+
+    def _put(self, keys: NDArray[np.uint64], slot: int) -> None:
+        count = len(keys)
+        if count > self._room:
+            self._make_room(count)
+        if count <= _FEW:
+            packed = keys.tobytes()
+            for at, key in enumerate(keys.tolist()):
+                self._put_one(key, packed[at * _KEY_BYTES : (at + 1) * _KEY_BYTES], slot)
+        elif self._unseen:
+            self._put_new(keys, slot)
+        else:
+            self._put_many(keys, slot)
 
     def _put_one(self, key: int, packed: bytes, slot: int) -> None:
         entry = self._entry(key, packed)
@@ -267,20 +266,17 @@ class ApproximateIndex:
                 return
             keys = keys[lost]  # two wanted the same entry
 
-    def _entries(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Where keys are in the table; -1 for those that are not."""
-        buckets = (keys >> self._shift_word).view(np.int64)
-        same = self._keys_by_bucket.take(buckets, axis=0) == keys[:, None]
-        entries: NDArray[np.int64] = buckets * WAYS + same.argmax(axis=1)
-        entries[~same.any(axis=1)] = -1
-        return entries
-
-    def _make_room(self) -> None:
-        """Many new keys have come since the last look: double the table if most entries are in use."""
+    def _make_room(self, count: int) -> None:
+        """Many new keys have come since the last look: double the table while most entries are in use."""
         used = self.size
-        if used < self.capacity * _FULL:  # most of what was there has expired, or was the same bucket's
-            self._room = max(int(self.capacity * _FULL) - used, self.capacity // 16)
-            return
+        while used + count > len(self._times) * _FULL and len(self._times) < self._entries_max:
+            self._double()
+        if len(self._times) >= self._entries_max:
+            self._room = _NEVER
+        else:
+            self._room = int(len(self._times) * _FULL) - used
+
+    def _double(self) -> None:
         bit = (self._keys_by_bucket >> np.uint64(self._shift - 1)) & np.uint64(1)
         packed = bytearray(2 * len(self._packed))
         keys = np.frombuffer(packed, np.uint64).reshape(-1, 2, WAYS)
@@ -292,7 +288,6 @@ class ApproximateIndex:
             masks[:, half] = np.where(mine, self._masks.reshape(-1, WAYS), 0)
             times[:, half] = np.where(mine, self._times_by_bucket, 0)
         self._use(packed, masks.reshape(-1), times.reshape(-1))
-        self._room -= used
 
 
 def _slots(engines: int) -> list[int]:

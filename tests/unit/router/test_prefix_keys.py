@@ -12,7 +12,8 @@ SEED = hasher.seed(b"chat\0model")
 
 
 def keys(text: bytes, of: PrefixHasher = hasher) -> list[int]:
-    return of.keys(of.seed(b"chat\0model") + text).tolist()
+    found: list[int] = of.keys(of.seed(b"chat\0model") + text).tolist()
+    return found
 
 
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (247, 0), (248, 1), (503, 1), (504, 2), (760, 3), (4096, 16)])
