@@ -59,26 +59,33 @@ class EngineCore:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = NEVER_S
         self._admissions: dict[Sequence, Admission] = {}
+        self._stalled: set[Sequence] = set()
         self._blocks_in_use = 0
         self._on_again: list[Callable[[], None]] = []
         self.hung = False
 
-    def submit(self, sink: Sink) -> Sequence:
-        """Begin an answer. Where rates are infinite its tokens are there before this returns."""
-        ask = sink.answer.ask
-        sequence = Sequence(ask.answer_tokens, sink)
+    def submit(self, sequence: Sequence) -> None:
+        """Begin an answer for the sink that owns ``sequence``. Where rates are infinite it is done on return."""
         self._schedule.submit(sequence, self._clock())
         self._advance()
-        return sequence
 
     def abort(self, sequence: Sequence) -> None:
         """Stop an answer at once: nobody waits for it any more."""
+        self._stalled.discard(sequence)
         if sequence.ended:
             return
         self._schedule.abort(sequence, self._clock())
         self._forget(sequence)
         self.metrics.finished["abort"] += 1
         self._advance()
+
+    def stall(self, sequence: Sequence) -> None:
+        """Count an answer that has stopped in its midst as running until it is aborted."""
+        if not sequence.ended:
+            self._schedule.abort(sequence, self._clock())
+            self._forget(sequence)
+            self._advance()
+        self._stalled.add(sequence)
 
     def hang(self, hung: bool) -> None:
         """Make no token any more, or go on: all that was due meanwhile comes at once."""
@@ -102,7 +109,7 @@ class EngineCore:
         """What is true now."""
         schedule, cache = self._schedule, self.cache
         usage = min(1.0, self._blocks_in_use / self.settings.cache_blocks)
-        running = schedule.running + self.behaviour.busy
+        running = schedule.running + len(self._stalled) + self.behaviour.busy
         return Gauges(running, schedule.waiting, usage, cache.queried_tokens, cache.hit_tokens)
 
     def metrics_text(self) -> str:

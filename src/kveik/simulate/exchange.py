@@ -76,7 +76,8 @@ class Exchange:
         if self._core.hung:  # not even headers: nobody takes the request
             self._core.when_on(self._submit)
             return
-        self._sequence = self._core.submit(self)
+        self._sequence = Sequence(self.answer.ask.answer_tokens, self)
+        self._core.submit(self._sequence)
         stream, limit = self.answer.ask.stream, self._limit()
         if stream and not self._opened and not self._over and (self._core.settings.early_headers or limit == 0):
             self._connection.write(self._head())
@@ -124,6 +125,8 @@ class Exchange:
         """Die now, or stay as it is until the client leaves."""
         if self._faults.die_after_chunks < 0:
             self._over = True
+            if self._sequence is not None:
+                self._core.stall(self._sequence)
             return
         self._end(200)
         if self._sequence is not None:
@@ -140,11 +143,12 @@ class Exchange:
         self._seen.statuses[status] += 1
         self._seen.end()
 
-    def _gone(self) -> None:
-        """The client has left: stop at once."""
+    def _gone(self, client_left: bool) -> None:
+        """The connection has ended: stop at once."""
         self._over = True
-        now_s = time.monotonic()
-        self._seen.left(Aborted(self._request.path, now_s, now_s - self._began_s, self._sent))
+        if client_left:
+            now_s = time.monotonic()
+            self._seen.left(Aborted(self._request.path, now_s, now_s - self._began_s, self._sent))
         self._seen.end()
         if self._sequence is not None:
             self._core.abort(self._sequence)

@@ -108,6 +108,7 @@ class SimServer:
         self._publisher: EventPublisher | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._reopening: asyncio.Task[None] | None = None
+        self._crashed = False
 
     @property
     def port(self) -> int:
@@ -190,6 +191,16 @@ class SimServer:
         await asyncio.sleep(0)  # connections learn that they are lost
         logger.info("simulated engine: stopped")
 
+    async def reopen(self) -> None:
+        """Come back on the same port after :meth:`crash`, with empty cache and counters, and good again."""
+        main = self._doors[0]
+        if self._crashed:
+            self._crashed = False
+            self.seen.reset()
+            self._boot()
+            main.apply(self.app.faults)
+            await self._listen(main, self.settings.host, main.port)
+
     # -- in a thread of its own ----------------------------------------------------------------
 
     def __enter__(self) -> Self:
@@ -221,13 +232,10 @@ class SimServer:
         self.call(self._crash)
 
     def restart(self) -> None:
-        """Come back on the same port after :meth:`crash`, with empty cache and counters, and good again.
-
-        Only for an engine in a thread of its own.
-        """
+        """:meth:`reopen` for an engine in a thread of its own."""
         loop = self._loop
         assert loop is not None
-        asyncio.run_coroutine_threadsafe(self._restart(), loop).result(_START_S)
+        asyncio.run_coroutine_threadsafe(self.reopen(), loop).result(_START_S)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -275,7 +283,7 @@ class SimServer:
         main, loop = self._doors[0], self._loop
         if faults.refuse:
             self._stop_listening(slice(0, 1))
-        elif main.listening is None and loop is not None:
+        elif main.listening is None and loop is not None and not self._crashed:
             self._reopening = loop.create_task(self._listen(main, self.settings.host, main.port))
 
     def _sweep(self) -> None:
@@ -290,17 +298,10 @@ class SimServer:
         (self._on_crash or self._crash)()
 
     def _crash(self) -> None:
+        self._crashed = True
         self._stop_listening(slice(0, 1))
         for connection in list(self._doors[0].connections):
             connection.reset()
-
-    async def _restart(self) -> None:
-        main = self._doors[0]
-        if main.listening is None:
-            self.seen.reset()
-            self._boot()
-            main.apply(self.app.faults)
-            await self._listen(main, self.settings.host, main.port)
 
     def _end_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self._thread is not None

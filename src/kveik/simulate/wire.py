@@ -71,7 +71,8 @@ class Listener(Protocol):
 class Connection(asyncio.Protocol):
     """One connection: reads requests, hands them on one at a time, writes answers.
 
-    ``on_gone`` is what whoever answers wants called if the client leaves before the answer's end.
+    ``on_gone`` is what whoever answers wants called if the connection ends before the answer does;
+    its argument says whether it was the client that left.
     """
 
     def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
@@ -84,7 +85,9 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[Request] = deque()
         self._current: Request | None = None
         self._held = b""
-        self.on_gone: Callable[[], None] | None = None
+        self._expects = False
+        self.on_gone: Callable[[bool], None] | None = None
+        self._cut = False  # by us
         self.idle_since_s = NEVER_S  # before the first answer a connection may wait as long as it likes
 
     @property
@@ -131,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._listener.closed(self)
         if self.on_gone is not None:
             gone, self.on_gone = self.on_gone, None
-            gone()
+            gone(not self._cut)
 
     # -- what the parser calls -----------------------------------------------------------------
 
@@ -146,8 +149,11 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
-        if self._request is not None:
-            self._request.headers.append((name, value))
+        request = self._request
+        if request is not None:
+            request.headers.append((name, value))
+            if len(name) == 6 and name.lower() == b"expect":
+                self._expects = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         """The headers are there, the body is not."""
@@ -155,7 +161,8 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         request.complete_head(self._parser.get_method(), self._parser.should_keep_alive())
-        if request.method == "POST" and request.header(b"expect").lower() == b"100-continue":
+        if self._expects:
+            self._expects = False
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -240,6 +247,7 @@ class Connection(asyncio.Protocol):
         if transport is None:
             return
         raw: socket.socket | None = transport.get_extra_info("socket")
+        self._cut = True
         if raw is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         transport.abort()

@@ -67,10 +67,10 @@ def test_a_stream_stalls_and_stays_open(engine: SimServer, chunks: int) -> None:
             assert raw.more()
         assert raw.silent(0.1)
         assert raw.data.count(b"data: ") == chunks
-        assert engine.seen.active == 1
+        assert engine.seen.active == engine.call(engine.app.core.gauges).running == 1
     wait_until(lambda: engine.seen.active == 0, "the client's leaving is noticed")
     assert engine.seen.aborted[0].chunks == chunks
-    assert engine.call(lambda: engine.app.core.gauges().running) == 0
+    assert engine.call(engine.app.core.gauges).running == 0
 
 
 @pytest.mark.parametrize("chunks", [0, 1, 5])
@@ -144,8 +144,10 @@ def test_a_request_can_kill_the_engine(engine: SimServer) -> None:
         raw.to_the_end()
         bystander.to_the_end()
         assert (raw.end, bystander.end) == ("rst", "rst")
+    engine.change_faults(reset=True)  # does not bring it back
     with pytest.raises(ConnectionRefusedError):
         Raw(engine.url)
+    assert engine.seen.aborted_count == 0
     engine.restart()
     assert works(engine)
 
@@ -242,3 +244,13 @@ def test_a_connection_in_use_is_never_idle() -> None:
     with SimServer(settings) as engine, Raw(engine.url) as raw:
         assert raw.silent(0.2)  # no request yet
         assert events(raw.send("POST", PATH, {**STREAM, "max_tokens": 15}).answer().body)[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize("fault", [{"die_after_chunks": 2}, {"stall_after_chunks": 2}, {"die_after_chunks": 0}])
+def test_what_breaks_off_with_the_first_token_is_given_up_by_the_engine(fault: dict[str, Any]) -> None:
+    with SimServer(SimEngineSettings(port=0, decode_s=3600.0)) as engine:
+        engine.change_faults(**fault)
+        with stream(engine) as raw:
+            raw.until(b"\r\n\r\n")
+        wait_until(lambda: engine.seen.active == 0, "the request is over")
+        assert engine.call(engine.app.core.gauges).running == 0
