@@ -1,6 +1,7 @@
 """A real etcd on loopback for tests: started in a temporary folder, killed, paused and restarted at will."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,6 +23,10 @@ def etcd_binary() -> str:
     found = next((path for path in candidates if path and Path(path).is_file()), None)
     if found is None:
         pytest.skip("no etcd here: apt-get install etcd-server, or set KVEIK_ETCD to the program")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout
+    numbers = re.search(r"(\d+)\.(\d+)", version)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < (3, 4):
+        pytest.skip(f"this etcd is too old, 3.4 is needed: {version.splitlines()[0]}")
     return found
 
 

@@ -165,6 +165,9 @@ class FleetApi:
 
     def _withdraw(self, name: str) -> Answer:
         self._registry.withdraw(name, "withdrawn")
+        kept = self._registry.view.members.get(name)
+        if kept is not None:
+            return _json(200, {**self._shown(kept), "deleted": False, "note": "isolation stays until it is readmitted"})
         return _json(200, {"engine_id": name, "object": "fleet.engine.deleted", "deleted": True})
 
     def _hold(self, name: str, action: str, body: bytes) -> Answer:

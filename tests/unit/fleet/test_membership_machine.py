@@ -1,11 +1,15 @@
 """The membership in any order of calls, against what a fleet has to keep."""
 
+import tempfile
+from pathlib import Path
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kveik.errors import FleetError
 from kveik.fleet.lifecycle import HOLDS, TRANSITIONS, Event, State
+from kveik.fleet.member_file import MemberFile
 from kveik.fleet.membership import Membership, Retention, differences, same_to_others
 from tests.fleet import engine
 
@@ -80,6 +84,21 @@ class Fleet(RuleBasedStateMachine):
         self.now_s += seconds
         self.step(self.fleet.tick(self.now_s))
         assert self.fleet.tick(self.now_s) is self.fleet
+
+    @rule(seconds=st.sampled_from([0.0, 3600.0]))
+    def restart(self, seconds: float) -> None:
+        """The router ends, nothing runs for a while, and a new one reads its file."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = MemberFile(Path(folder) / "fleet.json")
+            file.save(self.fleet, self.now_s)
+            loaded = file.load(self.fleet.retention, self.now_s + seconds)
+            file.close()
+        assert loaded.revision == self.fleet.revision
+        assert same_to_others(loaded, self.fleet)
+        for name, member in self.fleet.members.items():
+            assert loaded.member(name).lease_over(self.now_s + seconds) == member.lease_over(self.now_s)
+        self.now_s += seconds
+        self.fleet = loaded
 
     @invariant()
     def a_hold_lasts_until_it_is_ended_or_forgotten(self) -> None:

@@ -141,6 +141,15 @@ def test_an_isolated_engine_is_not_drained(api: FleetApi) -> None:
     assert (status, answer["error"]["code"]) == (409, "refused")
 
 
+def test_an_isolated_engine_that_is_taken_out_stays_isolated_and_the_answer_says_so(api: FleetApi) -> None:
+    ask(api, "POST", "/fleet/engines", ONE)
+    ask(api, "POST", "/fleet/engines/e1/isolate", {"reason": "hung"})
+    status, answer = ask(api, "DELETE", "/fleet/engines/e1")
+    assert (status, answer["deleted"], answer["state"], answer["why"]) == (200, False, "isolated", "hung")
+    assert ask(api, "POST", "/fleet/engines/e1/readmit")[1]["state"] == "lost"
+    assert ask(api, "DELETE", "/fleet/engines/e1")[1]["deleted"]
+
+
 def test_a_registry_that_is_away_is_a_503_and_the_last_list_is_still_shown(
     registry: EmbeddedRegistry, api: FleetApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
