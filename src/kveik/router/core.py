@@ -239,7 +239,7 @@ class Router:
         self._chooser.learn(facts, engine, now_s)
         self._chosen += 1
         engine.chosen = self._chosen
-        exchange.booked_tokens = tokens = max(0, facts.prompt_tokens - choice.expected_cached_tokens)
+        exchange.booked_tokens = tokens = choice.expected_compute_tokens
         engine.in_flight += 1
         engine.waiting_tokens += tokens
         return engine, choice

@@ -146,7 +146,7 @@ class ApproximateIndex:
         if end >= 0 and self._time_view[end] >= oldest:
             whole = holders & self._mask_view[end]
             self._end = end
-        self._depths = found = dict.fromkeys(_slots(whole), count)
+        self._depths = found = dict.fromkeys(_slots(whole), count) if whole else {}
         spans = [(1, count, holders & ~whole)] if holders != whole else []
         while spans:
             low, high, engines = spans.pop()  # these hold the first `low` keys, and not the first `high`
@@ -292,6 +292,8 @@ class ApproximateIndex:
 
 def _slots(engines: int) -> list[int]:
     """The numbers of the bits that are set."""
+    if not engines & (engines - 1):  # one, mostly
+        return [engines.bit_length() - 1]
     slots = []
     while engines:
         lowest = engines & -engines

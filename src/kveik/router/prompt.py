@@ -30,7 +30,7 @@ MEDIA_TOKENS = 1000
 MEDIA_SEARCH_BYTES = 32 << 10
 MEDIA_BYTES_MIN = 512
 _SAMPLE_BYTES = 512
-_SEEDS_KEPT = 1024
+SEEDS_KEPT = 1024
 #: Larger numbers of tokens are cut to this.
 TOKENS_MAX = 1 << 40
 
@@ -53,13 +53,13 @@ class PromptReader:
 
     def __init__(self, hasher: PrefixHasher | None = None) -> None:
         self._hasher = hasher or PrefixHasher()
-        self._seeds: dict[tuple[bytes, str, str], bytes] = {}
+        self._seeds: dict[tuple[bytes, str], bytes] = {}
 
-    def __call__(self, target: bytes, body: bytes, salt: str = "") -> RequestFacts:
+    def __call__(self, target: bytes, body: bytes) -> RequestFacts:
         """The facts of one request.
 
-        ``target`` is its path, with or without a query; ``salt`` whatever else keeps tenants apart. Where
-        the path is unknown no body is wrong, and there are no keys. Raises :class:`RequestError` for a
+        ``target`` is its path, with or without a query. Where the path is unknown no body is wrong, and
+        there are no keys. Raises :class:`RequestError` for a
         body that isn't a JSON object in UTF-8, or in which a member that is read has the wrong type.
         """
         kind = KINDS.get(target) or KINDS.get(target.partition(b"?")[0].rstrip(b"/"))
@@ -67,7 +67,7 @@ class PromptReader:
             return _facts_of_unknown(body)
         read = _decoded(kind, body)
         model: str = read.model or ""
-        seed = self._seed(kind, model, salt, kind.seeds(read))
+        seed = self._seed(kind, model, kind.seeds(read))
         prompt = kind.prompt(read)
         text = seed + prompt
         first = text[SEED_BYTES] if len(text) > SEED_BYTES else 0
@@ -91,16 +91,16 @@ class PromptReader:
             isinstance(read, Generation) and (first == _QUOTE or isinstance(read, Chat)) and read.is_resumable,
         )
 
-    def _seed(self, kind: BodyKind, model: str, salt: str, members: tuple[Raw, ...]) -> bytes:
-        """The seed of all keys. Those without special members are few, and kept."""
+    def _seed(self, kind: BodyKind, model: str, members: tuple[Raw, ...]) -> bytes:
+        """The seed of all keys. Those of bodies without special members are few, and kept."""
         plain = members == kind.no_seeds
-        seed = self._seeds.get((kind.name, model, salt)) if plain else None
+        seed = self._seeds.get((kind.name, model)) if plain else None
         if seed is None:
-            seed = self._hasher.seed(b"\0".join((kind.name, model.encode(), salt.encode(), *members)))
+            seed = self._hasher.seed(b"\0".join((kind.name, model.encode(), *members)))
             if plain:
-                if len(self._seeds) >= _SEEDS_KEPT:
+                if len(self._seeds) >= SEEDS_KEPT:
                     self._seeds.clear()
-                self._seeds[kind.name, model, salt] = seed
+                self._seeds[kind.name, model] = seed
         return seed
 
 
