@@ -270,9 +270,9 @@ class RouterSettings:
         minimum=1024,
         maximum=1 << 30,
     )
-    prefix_expire_s: float = setting(
-        1800.0, "How long an engine is expected to hold a prefix that it was sent.", unit="s", minimum=1.0,
-        maximum=30 * 86400.0,
+    prefix_expire_min: float = setting(
+        30.0, "How long an engine is expected to hold a prefix that it was sent.", unit="min", minimum=0.01,
+        maximum=43200.0,
     )  # fmt: skip
     prefill_tokens_s: float = setting(
         8000.0, "Prompt tokens that an engine computes in a second, until its own rate is known.", unit="tokens/s",
