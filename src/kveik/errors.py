@@ -24,6 +24,7 @@
     │   ├── AdmissionError       the router wants an admission token, or another one
     │   └── RegistryError        the registry (a file, etcd) cannot be read or written
     ├── RequestError           a request's body that no engine could take: the client's fault
+    ├── RenderError            a prompt whose tokens only an engine can tell, or a model folder without a tokenizer
     ├── RouterStartError       the router cannot listen, or a part that it needs is not installed
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
@@ -122,6 +123,10 @@ class RequestError(KveikError, ValueError):
     def __init__(self, message: str, param: str = "") -> None:
         super().__init__(message)
         self.param = param
+
+
+class RenderError(KveikError):
+    """A prompt whose tokens only an engine can tell, or a model folder from which none can be told."""
 
 
 class RouterStartError(KveikError):

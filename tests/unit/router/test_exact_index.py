@@ -219,7 +219,7 @@ def test_any_history_gives_the_same_hits_as_the_engines_own_cache(data: st.DataO
         slot = data.draw(st.sampled_from(sorted(caches)))
         cache = caches[slot]
         there = sorted(one for one, count in cache.blocks.items() if count > 0)
-        if there and data.draw(chance):
+        if data.draw(chance) and there:
             gone: bytes = data.draw(st.sampled_from(there))
             assert index.apply(slot, cache.remove(gone)) == ""
             continue
