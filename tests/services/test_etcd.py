@@ -294,6 +294,25 @@ def test_an_engine_is_isolated_while_etcd_is_away_here_at_once_and_elsewhere_aft
 
 
 @pytest.mark.slow
+def test_an_engine_is_isolated_at_once_while_etcd_hangs(own_etcd: Etcd, own_routers: Routers) -> None:
+    registry = own_routers.open()
+    registry.announce(engine(1))
+    own_etcd.pause()
+    try:
+        until_s = time.monotonic() + 30
+        while not registry.trouble:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        started_s = time.monotonic()
+        assert registry.change_state("e1", Event.ISOLATE, "hung").state is State.ISOLATED
+        assert time.monotonic() - started_s < 0.2  # less than one answer of etcd is waited for
+    finally:
+        own_etcd.resume()
+    registry_is_back(registry)
+    wait_for(own_routers.open(), state_is(State.ISOLATED))
+
+
+@pytest.mark.slow
 def test_an_etcd_that_hangs_longer_than_leases_last_costs_no_engine_its_place(
     own_etcd: Etcd, own_routers: Routers
 ) -> None:

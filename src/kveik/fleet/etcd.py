@@ -87,11 +87,12 @@ class EtcdRegistry:
 
     def change_state(self, name: str, event: Event, why: str) -> Member:
         """Drain, isolate, readmit or prove an engine: while etcd is away, for this router only."""
-        try:
-            return self._commit(lambda view, now_s: view.apply(name, event, why, now_s)).member(name)
-        except RegistryError:
-            # A sick engine must get out of traffic whatever else is broken.
-            return self._follower.change_here(Change(name, event, why)).member(name)
+        if not self.trouble:
+            try:
+                return self._commit(lambda view, now_s: view.apply(name, event, why, now_s)).member(name)
+            except RegistryError:
+                pass  # a sick engine must get out of traffic whatever else is broken
+        return self._follower.change_here(Change(name, event, why)).member(name)
 
     def subscribe(self, listener: ViewListener) -> None:
         """Have ``listener`` called with the current view and each new one."""

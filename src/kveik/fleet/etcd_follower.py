@@ -57,7 +57,8 @@ class EtcdFollower:
         self._copy = copy
         self._retention = retention
         self._listener = listener
-        self._lock = threading.Lock()  # one reading of etcd at a time, so that none is published late
+        self._reading = threading.Lock()  # one reading of etcd at a time, so that none is published late
+        self._lock = threading.Lock()  # of the view and what is not written; never held while etcd is asked
         self._leases: dict[str, int] = {}
         self._revision = 0
         self.birth = b""
@@ -106,7 +107,10 @@ class EtcdFollower:
         return result
 
     def change_here(self, change: Change) -> Membership:
-        """Make a change that etcd is told later. Raises what :meth:`Membership.apply` raises."""
+        """Make a change that etcd is told later, without waiting for it.
+
+        Raises :class:`RefusedError` and :class:`UnknownEngineError`.
+        """
         with self._lock:
             after = self.publication.view.apply(change.name, change.event, change.why, self.time.now_s())
             self._unwritten = (*self._unwritten, change)
@@ -115,25 +119,32 @@ class EtcdFollower:
 
     def sync(self) -> None:
         """Read etcd and publish what it says. Raises :class:`RegistryError`."""
-        with self._lock:
+        with self._reading:
             snapshot = self._gateway.snapshot()
             recorded = records.read(snapshot)
             if not recorded.birth:
                 self._begin()
                 snapshot = self._gateway.snapshot()
                 recorded = records.read(snapshot)
-            now_s = self.time.now_s()
-            if math.isnan(self._grace_from_s):
-                self._grace_from_s = now_s
-            self.birth, self._leases, self._revision = recorded.birth, dict(recorded.leases), snapshot.revision
-            after = self.membership(recorded, now_s)
             self._note_unreadable(recorded.unreadable)
-            self._publish(after, snapshot.revision)
-            # What time, or this router while etcd was away, has changed: say so to all.
-            for name, writes in records.writes(recorded, after, now_s).items():
-                if not self._gateway.commit(writes, records.unchanged(recorded, [name])):
-                    return  # another router was faster: its change is read next, and what is not written stays
-            self._unwritten = ()
+            with self._lock:
+                now_s = self.time.now_s()
+                if math.isnan(self._grace_from_s):
+                    self._grace_from_s = now_s
+                self.birth, self._leases, self._revision = recorded.birth, dict(recorded.leases), snapshot.revision
+                after, included = self.membership(recorded, now_s), self._unwritten
+                self._publish(after, snapshot.revision)
+            if self._write_back(recorded, after, now_s):
+                with self._lock:
+                    self._unwritten = tuple(change for change in self._unwritten if change not in included)
+
+    def _write_back(self, recorded: records.Recorded, after: Membership, now_s: float) -> bool:
+        """Tell all what time, or this router while etcd was away, has changed.
+
+        False where another router was faster: its change is read next, and then it is tried again.
+        """
+        due = records.writes(recorded, after, now_s)
+        return all(self._gateway.commit(due[name], records.unchanged(recorded, [name])) for name in due)
 
     def _begin(self) -> None:
         """Name the data of an etcd that has none, and put back what it lost while this router ran."""
