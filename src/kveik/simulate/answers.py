@@ -106,8 +106,10 @@ class ChoicesAnswer(Answer):
     def __init__(self, ask: Ask, model: str) -> None:
         super().__init__(ask, model)
         self._plain = ask.top_logprobs < 0 and not ask.token_ids
-        outline = _json({**self._outline(self.chunk_kind), "choices": []}).removesuffix(b"]}")
-        self._heads = [b'data: %b{"index":%d,%b' % (outline, n, self.opening_of_word) for n in range(ask.n)]
+        self._heads: list[bytes] = []
+        if ask.stream:
+            outline = _json({**self._outline(self.chunk_kind), "choices": []}).removesuffix(b"]}")
+            self._heads = [b'data: %b{"index":%d,%b' % (outline, n, self.opening_of_word) for n in range(ask.n)]
 
     def closing(self) -> list[bytes]:
         """The usage, if asked for, and ``[DONE]``."""

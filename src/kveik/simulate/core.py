@@ -178,7 +178,8 @@ class EngineCore:
         self.metrics.finished[drafts[0].finish] += 1
         self.metrics.time_to_end_s.observe(now_s - sequence.arrived_s)
         admission = self._forget(sequence)
-        if admission is not None and len(drafts) == 1:
+        filled = (ask.prompt_tokens + len(drafts[0].words) - 1) // self.settings.block_tokens
+        if admission is not None and len(drafts) == 1 and filled > len(admission.keys):
             self.cache.extend(admission, ask.packed + drafts[0].packed(), ask.salt)
 
     def _forget(self, sequence: Sequence) -> Admission | None:
