@@ -21,6 +21,9 @@ KEPT = 32
 #: An engine that had so many tokens less than expected is told to the index: fewer may be the rest of a block.
 LOST_TOKENS_MIN = 256
 
+#: Models of which the fleet is kept as it was looked at.
+MODELS_KEPT = 256
+
 _UNKNOWN_WINDOW = 1 << 62
 
 #: One decision with all that it was made from: time, model, prompt tokens, candidates, fleet, choice.
@@ -42,7 +45,7 @@ class Chooser:
         self._last: deque[_Decision] = deque(maxlen=KEPT)
         self._by_slot: list[EngineView | None] = [None] * SLOTS_MAX
         self._expected_tokens = self._cached_tokens = 0
-        self._fleet = _Fleet(())
+        self._fleets: dict[str, _Fleet] = {}
 
     def __repr__(self) -> str:
         return f"Chooser({self._name}, {self.index!r})"
@@ -56,10 +59,13 @@ class Chooser:
         whose window is too short for the request come last. Raises :class:`ValueError` if none is left.
         """
         if excluded:
-            engines = [engine for engine in engines if not excluded >> engine.slot & 1]
-        fleet = self._fleet if self._fleet.engines is engines else self._look_at(engines)
-        if facts.prompt_tokens + facts.max_tokens > fleet.narrowest:
-            fleet = self._look_at(_wide_enough(facts, engines))
+            fleet = _Fleet([engine for engine in engines if not excluded >> engine.slot & 1])
+        else:
+            known = self._fleets.get(facts.model)
+            fleet = known if known is not None and known.engines is engines else self._look_at(engines, facts.model)
+        needed_tokens = facts.prompt_tokens + facts.max_tokens
+        if needed_tokens > fleet.narrowest:
+            fleet = fleet.wide_enough(needed_tokens)
         candidates = self._candidates(facts, fleet, now_s)
         choice = self._policy(candidates, facts, self._costs)
         self._last.append((now_s, facts.model, facts.prompt_tokens, candidates, fleet, choice))
@@ -73,7 +79,7 @@ class Chooser:
                 for e, identity in fleet.identified
             ]
         held = cached.get
-        shared = self._most_by_group(cached).get
+        shared = self._most_by_group(cached, fleet).get
         return [
             Candidate(
                 e.slot,
@@ -154,40 +160,44 @@ class Chooser:
             },
         }
 
-    def _most_by_group(self, cached: Mapping[int, int]) -> Mapping[str, int]:
+    def _most_by_group(self, cached: Mapping[int, int], fleet: "_Fleet") -> Mapping[str, int]:
         """What one engine of a group was sent is in the shared cache for all of the group."""
         most: dict[str, int] = {}
         for slot, tokens in cached.items():
-            holder = self._by_slot[slot]
+            holder = fleet.by_slot.get(slot) or self._by_slot[slot]  # it may be out, and its group still has it
             if holder is not None and holder.group and most.get(holder.group, 0) < tokens:
                 most[holder.group] = tokens
         return most
 
-    def _look_at(self, engines: Sequence[EngineView]) -> "_Fleet":
-        self._fleet = _Fleet(engines)
-        return self._fleet
+    def _look_at(self, engines: Sequence[EngineView], model: str) -> "_Fleet":
+        if len(self._fleets) >= MODELS_KEPT:
+            self._fleets.clear()
+        fleet = self._fleets[model] = _Fleet(engines)
+        return fleet
 
 
 class _Fleet:
     """What follows from a sequence of engines, so that it need not be found out for each request."""
 
-    __slots__ = ("by_slot", "engines", "identified", "narrowest")
+    __slots__ = ("_parts", "_windows", "by_slot", "engines", "identified", "narrowest")
 
     def __init__(self, engines: Sequence[EngineView]) -> None:
         self.engines = engines
         self.by_slot = {engine.slot: engine for engine in engines}
         self.identified = [(engine, xxhash.xxh3_64_intdigest(engine.name.encode())) for engine in engines]
-        self.narrowest = min((_window(engine) for engine in engines), default=0)
+        self._windows = sorted({_window(engine) for engine in engines})
+        self.narrowest = self._windows[0] if engines else -1
+        self._parts: dict[int, _Fleet] = {}
+
+    def wide_enough(self, tokens: int) -> "_Fleet":
+        """The engines that take so many tokens; if there are none those that take the most, which then say so."""
+        if not self._windows:
+            raise ValueError("there is no engine to choose from")
+        limit = next((window for window in self._windows if window >= tokens), self._windows[-1])
+        if limit not in self._parts:
+            self._parts[limit] = _Fleet([engine for engine in self.engines if _window(engine) >= limit])
+        return self._parts[limit]
 
 
 def _window(engine: EngineView) -> int:
     return engine.announcement.max_model_tokens or _UNKNOWN_WINDOW
-
-
-def _wide_enough(facts: RequestFacts, engines: Sequence[EngineView]) -> list[EngineView]:
-    """The engines whose window the request fits; if there is none those with the widest, which say so themselves."""
-    if not engines:
-        raise ValueError("there is no engine to choose from")
-    widest = max(map(_window, engines))
-    needed = min(facts.prompt_tokens + facts.max_tokens, widest)
-    return [engine for engine in engines if _window(engine) >= needed]

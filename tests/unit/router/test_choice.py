@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from kveik.config import RouterSettings
-from kveik.router.choice import KEPT, Chooser
+from kveik.router.choice import KEPT, MODELS_KEPT, Chooser
 from kveik.router.engines import EngineView
 from kveik.router.facts import RequestFacts
 from kveik.router.policy import POLICIES
@@ -79,6 +79,25 @@ def test_an_engine_with_too_short_a_window_comes_last(chooser: Chooser) -> None:
     assert send(chooser, facts("hi"), [small, large]) is small
     wider = view(3, window=1500)
     assert send(chooser, told, [small, wider]) is wider
+    all_of_them = [small, wider, large]
+    for prompt, homes in (("hi", {0, 1, 3}), (LONG[:5000], {1, 3}), (LONG, {1})):
+        assert {send(chooser, facts(prompt + str(n)), all_of_them).slot for n in range(0, 90, 10)} <= homes
+
+
+def test_without_engines_there_is_no_choice(chooser: Chooser) -> None:
+    for told in (facts(), RequestFacts()):
+        with pytest.raises(ValueError, match="no engine"):
+            chooser.choose(told, (), 1.0)
+
+
+def test_models_with_fleets_of_their_own_take_turns_without_disturbing_each_other(chooser: Chooser) -> None:
+    fleets = {f"m{number}": [view(2 * number), view(2 * number + 1)] for number in range(20)}
+    for _ in range(3):
+        for model, engines in fleets.items():
+            assert send(chooser, RequestFacts(model=model), engines) in engines
+    many = [view(0)]
+    for number in range(3 * MODELS_KEPT):
+        assert send(chooser, RequestFacts(model=f"other {number}"), many) is many[0]
 
 
 def test_engines_that_come_go_or_change_are_seen(chooser: Chooser) -> None:
