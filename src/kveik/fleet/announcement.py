@@ -68,7 +68,7 @@ class EngineAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     def _identity(self) -> tuple[str | int | bool, ...]:
         base_model = self.models[0] if self.models else ""
         limits = self.max_model_tokens, self.block_tokens
-        return self.url, self.name, base_model, self.namespace, *limits, self.events, self.replay, self.simulated
+        return *self.host_port, self.name, base_model, self.namespace, *limits, self.events, self.replay, self.simulated
 
 
 def check_announcement(announcement: EngineAnnouncement) -> EngineAnnouncement:

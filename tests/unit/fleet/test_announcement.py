@@ -97,6 +97,7 @@ def test_no_text_breaks_the_check_of_an_address(text: str) -> None:
 def test_an_adapter_a_label_or_another_lease_make_no_other_engine() -> None:
     first = engine(1)
     assert first.same_engine(engine(1, models=("qwen3-8b", "lora-1"), lease_s=30.0, labels={"rack": "7"}))
+    assert first.same_engine(engine(1, url="http://10.0.0.1:8000/"))
 
 
 @pytest.mark.parametrize(
