@@ -417,6 +417,11 @@ class SimEngineSettings:
     )
     model: str = setting("simulated", "Name of the model that it pretends to serve.")
     api_key: str = setting("", "Key that requests to /v1 must bring; empty: none.")
+    tokenizer: str = setting(
+        "",
+        "Folder with a model's tokenizer and chat template for prompts; empty: its own, four bytes a token.",
+        unit="path",
+    )
     max_model_tokens: int = setting(
         32768, "Longest prompt and answer together.", unit="tokens", minimum=2, maximum=1 << 24
     )

@@ -7,10 +7,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kveik.config import SimEngineSettings, load, rows
 from kveik.errors import ConfigError, KveikError
+
+if TYPE_CHECKING:
+    from kveik.simulate.asks import Render
 
 HELP = "run a simulated engine (computes nothing, says so everywhere) for load and fault tests"
 
@@ -72,10 +75,12 @@ def _serve(settings: SimEngineSettings) -> int:
         import uvloop
 
         from kveik.simulate.server import SimServer
+
+        render = _render(settings.tokenizer) if settings.tokenizer else None
     except ModuleNotFoundError as error:
         print(f"kveik sim-engine: {error.name} is missing; install kveik[router]", file=sys.stderr)
         return 3
-    server = SimServer(settings, on_crash=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    server = SimServer(settings, render=render, on_crash=lambda: os.kill(os.getpid(), signal.SIGKILL))
 
     async def serve() -> None:
         stop = asyncio.Event()
@@ -88,3 +93,10 @@ def _serve(settings: SimEngineSettings) -> int:
 
     uvloop.run(serve())
     return 0
+
+
+def _render(folder: str) -> "Render":
+    from kveik.router.rendering import Rendering
+
+    rendering = Rendering(Path(folder))
+    return lambda path, body: rendering.prompt(path.encode(), body).packed

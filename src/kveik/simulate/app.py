@@ -13,7 +13,7 @@ from kveik.config import SimEngineSettings
 from kveik.errors import ConfigError
 from kveik.simulate import asks
 from kveik.simulate.answers import Answer, ChatAnswer, CompletionAnswer
-from kveik.simulate.asks import Ask, ModelLimits, RefusedRequestError
+from kveik.simulate.asks import Ask, ModelLimits, RefusedRequestError, Render
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.core import EngineCore
 from kveik.simulate.exchange import Exchange
@@ -53,13 +53,14 @@ class App:
         crash: Callable[[], None],
         apply: Callable[[Faults], None],
         record: bool = False,
+        render: Render | None = None,
     ) -> None:
         self.core = core
         self.seen = seen
         self.faults = NO_FAULTS
         self.event_sources: dict[str, Any] = {}
         self._settings = settings
-        self._limits = ModelLimits(settings.model, settings.max_model_tokens, settings.answer_tokens)
+        self._limits = ModelLimits(settings.model, settings.max_model_tokens, settings.answer_tokens, render)
         self._loop = loop
         self._crash = crash
         self._apply = apply

@@ -86,13 +86,30 @@ class _Tokenize(msgspec.Struct, kw_only=True):
     continue_final_message: bool = False
 
 
+#: Turns a path and a body into the packed tokens of its prompt, as a real model's files have it.
+Render = Callable[[str, bytes], bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What requests are checked against. ``answer_tokens``: how long an answer is if nothing cuts it."""
+    """What requests are checked against. ``answer_tokens``: how long an answer is if nothing cuts it.
+
+    With ``render``, prompts have its tokens instead of the simulated engine's own.
+    """
 
     model: str
     max_model_tokens: int
     answer_tokens: int
+    render: Render | None = None
+
+    def tokens(self, path: str, body: bytes, own: bytes) -> bytes:
+        """The packed tokens of a prompt that are ``own`` by the engine's own tokenizer."""
+        if self.render is None:
+            return own
+        try:
+            return self.render(path, body)
+        except KveikError as error:
+            raise RefusedRequestError(str(error)) from error
 
 
 @dataclass(slots=True)
@@ -158,7 +175,8 @@ def chat(body: bytes, limits: ModelLimits) -> Ask:
         generation_prompt=given.add_generation_prompt,
         open_end=given.continue_final_message,
     )
-    ask = _ask(given, limits, packed, given.max_completion_tokens or given.max_tokens)
+    max_tokens = given.max_completion_tokens or given.max_tokens
+    ask = _ask(given, limits, packed, max_tokens, limits.tokens("/v1/chat/completions", body, packed))
     if given.logprobs:
         ask.top_logprobs = given.top_logprobs or 0
     return ask
@@ -169,7 +187,8 @@ def completion(body: bytes, limits: ModelLimits) -> Ask:
     given = _read_completion(body)
     packed, is_text = _prompt(given.prompt, "prompt")
     max_tokens = 16 if given.max_tokens is None else given.max_tokens
-    ask = _ask(given, limits, packed, max_tokens)
+    tokens = limits.tokens("/v1/completions", body, packed) if is_text else packed
+    ask = _ask(given, limits, packed, max_tokens, tokens)
     if not is_text:
         ask.context = packed  # zero bytes at the end of a text are padding, those of an id are not
     if given.logprobs is not None:
@@ -184,7 +203,8 @@ def responses(body: bytes, limits: ModelLimits) -> Ask:
     messages = [{"role": "user", "content": given.input}] if isinstance(given.input, str) else given.input
     if given.instructions:
         messages = [{"role": "system", "content": given.instructions}, *messages]
-    return _ask(given, limits, render_chat(messages), given.max_output_tokens)
+    packed = render_chat(messages)
+    return _ask(given, limits, packed, given.max_output_tokens, limits.tokens("/v1/responses", body, packed))
 
 
 def messages(body: bytes, limits: ModelLimits) -> Ask:
@@ -193,14 +213,14 @@ def messages(body: bytes, limits: ModelLimits) -> Ask:
     system = [{"role": "system", "content": given.system}] if given.system else []
     given.stop = given.stop_sequences
     packed = render_chat([*system, *given.messages], tools=given.tools or ())
-    return _ask(given, limits, packed, given.max_tokens)
+    return _ask(given, limits, packed, given.max_tokens, limits.tokens("/v1/messages", body, packed))
 
 
 def embeddings(body: bytes, limits: ModelLimits) -> Ask:
     """The request in a body of ``/v1/embeddings``: one input, as text or as token ids."""
     given = _read_embeddings(body)
     packed, _ = _prompt(given.input, "input")
-    ask = _ask(given, limits, packed, 1)
+    ask = _ask(given, limits, packed, 1, packed)
     ask.base64 = given.encoding_format == "base64"
     ask.stream = False
     return ask
@@ -211,34 +231,38 @@ def tokenize(body: bytes, limits: ModelLimits) -> bytes:
     given = _read_tokenize(body)
     _check_model(given.model, limits)
     if given.prompt is not None:
-        return pack_text(given.prompt)
+        return limits.tokens("/v1/completions", body, pack_text(given.prompt))
     if given.messages is None:
         raise RefusedRequestError("prompt or messages is needed", kind="Bad Request")
-    return render_chat(
+    packed = render_chat(
         given.messages,
         tools=given.tools or (),
         template_options=given.chat_template_kwargs,
         generation_prompt=given.add_generation_prompt,
         open_end=given.continue_final_message,
     )
+    return limits.tokens("/v1/chat/completions", body, packed)
 
 
 def detokenize(body: bytes, limits: ModelLimits) -> bytes:
     """The packed tokens that ``/detokenize`` is given."""
+    if limits.render is not None:
+        raise RefusedRequestError("with another model's tokens the simulated engine has no text of tokens")
     given = _read_detokenize(body)
     _check_model(given.get("model"), limits)
     return _ids(given.get("tokens"), "tokens")
 
 
-def _ask(given: _Body, limits: ModelLimits, packed: bytes, max_tokens: int | None) -> Ask:
+def _ask(given: _Body, limits: ModelLimits, packed: bytes, max_tokens: int | None, tokens: bytes) -> Ask:
+    """``packed`` is what the answer follows from, ``tokens`` what the prompt is for the cache."""
     _check_model(given.model, limits)
-    answer_tokens, finish = _length(len(packed) // TOKEN_BYTES, max_tokens, bool(given.ignore_eos), limits)
+    answer_tokens, finish = _length(len(tokens) // TOKEN_BYTES, max_tokens, bool(given.ignore_eos), limits)
     n = 1 if given.n is None else given.n
     if not 1 <= n <= 128:
         raise RefusedRequestError(f"n must be from 1 to 128, got {n}.", param="n")
     stop = given.stop or ()
     return Ask(
-        packed,
+        tokens,
         packed.rstrip(b"\0"),
         answer_tokens,
         finish,

@@ -12,6 +12,7 @@ import uvloop
 from kveik.config import SimEngineSettings
 from kveik.errors import EngineStartError
 from kveik.simulate.app import App
+from kveik.simulate.asks import Render
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.core import EngineCore
 from kveik.simulate.faults import Faults
@@ -82,8 +83,9 @@ class SimServer:
     ``change_faults`` and ``call`` may be called from any thread, ``seen`` may be read from any.
     ``record`` keeps all requests in ``seen.recorded``. With ``shared``, a set that several engines
     may have in common, it has a connector to a cache that they share, and ``behaviour`` says how it
-    deviates. ``on_crash`` is called where the ``crash`` fault strikes; without it the engine drops all
-    connections and stops listening, until :meth:`restart`.
+    deviates. With ``render`` prompts have another model's tokens. ``on_crash`` is called where the
+    ``crash`` fault strikes; without it the engine drops all connections and stops listening, until
+    :meth:`restart`.
     """
 
     def __init__(
@@ -94,12 +96,14 @@ class SimServer:
         on_crash: Callable[[], None] | None = None,
         behaviour: Behaviour | None = None,
         shared: set[bytes] | None = None,
+        render: Render | None = None,
     ) -> None:
         self.settings = settings or SimEngineSettings(port=0)
         self.seen = Seen()
         self.app: App
         self._behaviour = behaviour
         self._shared = shared
+        self._render = render
         self._record = record
         self._on_crash = on_crash
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -250,7 +254,14 @@ class SimServer:
             )
         core = EngineCore(settings, loop, self._publisher, behaviour=self._behaviour, shared=self._shared)
         self.app = App(
-            settings, core, self.seen, loop, crash=self._crash_by_request, apply=self._apply, record=self._record
+            settings,
+            core,
+            self.seen,
+            loop,
+            crash=self._crash_by_request,
+            apply=self._apply,
+            record=self._record,
+            render=self._render,
         )
         if self._publisher is not None:
             self.app.event_sources = {

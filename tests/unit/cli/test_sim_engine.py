@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from kveik.cli.main import main
 from kveik.simulate.server import SimServer
@@ -84,3 +87,15 @@ def test_a_port_that_is_taken_says_so(capsys: pytest.CaptureFixture[str]) -> Non
     with SimServer() as engine:
         assert main(["sim-engine", "--port", str(engine.port)]) == 3
     assert "cannot listen" in capsys.readouterr().err
+
+
+def test_prompts_can_have_the_tokens_of_a_model_s_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "hello": 5, "world": 6}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with running("--tokenizer", str(tmp_path)) as (_, url):
+        assert ask(url, "POST", "/tokenize", {"prompt": "hello world"}).json()["tokens"] == [5, 6]
+        answer = ask(url, "POST", "/v1/completions", {"prompt": "hello world hello", "max_tokens": 1}).json()
+        assert answer["usage"]["prompt_tokens"] == 3
+    assert main(["sim-engine", "--tokenizer", str(tmp_path / "nothing")]) == 3
+    assert "tokenizer" in capsys.readouterr().err

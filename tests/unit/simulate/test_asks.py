@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kveik.errors import RenderError
 from kveik.simulate import asks
 from kveik.simulate.asks import Ask, ModelLimits, RefusedRequestError
 from kveik.simulate.tokenizer import pack_ids, pack_text, render_chat
@@ -145,3 +146,30 @@ def test_tokenizing_renders_as_a_chat_does() -> None:
         asks.tokenize(b"{}", LIMITS)
     with pytest.raises(RefusedRequestError, match="token ids"):
         asks.detokenize(b'{"tokens": "abc"}', LIMITS)
+
+
+def test_prompts_can_have_another_model_s_tokens_while_answers_follow_from_the_text() -> None:
+    asked = []
+
+    def render(path: str, body: bytes) -> bytes:
+        asked.append(path)
+        return pack_ids(range(7))
+
+    limits = ModelLimits("simulated", 100, 20, render)
+    body = json.dumps({"messages": CHAT, "prompt": "hello", "input": "hello", "max_tokens": 5}).encode()
+    for read in (asks.chat, asks.completion, asks.responses, asks.messages):
+        ask, own = read(body, limits), read(body, LIMITS)
+        assert (ask.prompt_tokens, ask.context) == (7, own.context)
+    assert asks.tokenize(b'{"prompt": "hello"}', limits) == pack_ids(range(7))
+    assert asks.completion(b'{"prompt": [1, 2]}', limits).packed == pack_ids([1, 2])
+    assert asked == ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/completions"]
+    with pytest.raises(RefusedRequestError, match="no text of tokens"):
+        asks.detokenize(b'{"tokens": [1]}', limits)
+
+
+def test_a_prompt_that_cannot_be_rendered_is_refused() -> None:
+    def render(path: str, body: bytes) -> bytes:
+        raise RenderError("no template")
+
+    with pytest.raises(RefusedRequestError, match="no template"):
+        asks.chat(json.dumps({"messages": CHAT}).encode(), ModelLimits("simulated", 100, 20, render))
