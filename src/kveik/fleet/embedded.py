@@ -48,7 +48,7 @@ class EmbeddedRegistry:
         self._stopped = threading.Event()
         self._saved_s = self._time.now_s()
         self._saved = file.load(retention, self._saved_s)
-        self._publication.publish(self._saved)
+        self._publication.begin(self._saved, str(file.path))
         self.trouble = ""
         self._thread = threading.Thread(target=self._keep_ticking, name="fleet-registry", daemon=True)
         if ticking:

@@ -81,7 +81,7 @@ class EtcdFollower:
         if self._copy is None:
             return
         try:
-            self.publication.publish(self._copy.load(self._retention, self.time.now_s()))
+            self.publication.begin(self._copy.load(self._retention, self.time.now_s()), str(self._copy.path))
         except RegistryError as error:
             logger.warning("%s; no engines are known until etcd answers", error)
 
@@ -169,7 +169,10 @@ class EtcdFollower:
         before = self.publication.view
         seen = not same_to_others(before, after)
         revision = max(before.revision + 1, etcd_revision) if seen else before.revision
-        self.publication.publish(replace(after, revision=revision))
+        if self._thread.ident is None:
+            self.publication.begin(replace(after, revision=revision), str(self._gateway.address))
+        else:
+            self.publication.publish(replace(after, revision=revision))
         if seen and self._copy is not None:
             try:
                 self._copy.save(self.publication.view, self.time.now_s())

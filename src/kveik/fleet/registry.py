@@ -4,6 +4,7 @@ A registry may be asked from any thread. Calls that change something may block (
 network), so a router makes them outside its event loop; :attr:`Registry.view` never blocks.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -13,6 +14,8 @@ from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.lifecycle import Event
 from kveik.fleet.membership import Member, Membership, Retention, differences
 from kveik.records import Listener, ignore
+
+logger = logging.getLogger("kveik.fleet")
 
 ViewListener = Callable[[Membership], None]
 
@@ -87,6 +90,13 @@ class Publication:
         self._listener = listener
         self._subscribers: list[ViewListener] = []
         self.view = Membership(retention=retention)
+
+    def begin(self, view: Membership, source: str) -> None:
+        """Start from what was known before: nobody is told that engines came which were there."""
+        if view.members:
+            states = ", ".join(f"{member.name} {member.state.value}" for member in view.members.values())
+            logger.info("known from %s: %s", source, states)
+        self.view = view
 
     def publish(self, view: Membership) -> None:
         """Make ``view`` the current one, and tell of it if others can see a difference."""

@@ -55,13 +55,19 @@ def fleet(tmp_path: Path) -> Iterator[Restartable]:
     fleet.registry.close()
 
 
-def test_engines_their_states_and_reasons_are_known_again_after_a_kill(fleet: Restartable) -> None:
+def test_engines_their_states_and_reasons_are_known_again_after_a_kill(
+    fleet: Restartable, caplog: pytest.LogCaptureFixture
+) -> None:
     fleet.registry.announce(engine(1))
     fleet.registry.change_state("e1", Event.PROVE, "it answered")
     fleet.registry.announce(engine(2))
     fleet.registry.change_state("e2", Event.ISOLATE, "hung")
     before = fleet.registry.view
-    fleet.kill()
+    fleet.records.clear()
+    with caplog.at_level("INFO"):
+        fleet.kill()
+    assert f"known from {fleet.path}: e1 ready, e2 isolated" in caplog.text
+    assert fleet.records == []
     assert fleet.registry.view.members == before.members
     assert fleet.registry.view.revision == before.revision
     assert fleet.states() == {"e1": State.READY, "e2": State.ISOLATED}
