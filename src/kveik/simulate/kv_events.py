@@ -99,7 +99,7 @@ class EventPublisher:
         if self._replayer is not None:
             self._loop.remove_reader(self._replayer.getsockopt(self._zmq.FD))
             self._replayer.close(linger=0)
-        self._publisher.close(linger=200)
+        self._publisher.close(linger=200)  # milliseconds
         self._context.term()
 
     def drop_next(self, batches: int) -> None:

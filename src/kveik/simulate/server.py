@@ -68,6 +68,13 @@ class _Door:
             elif faults.refuse and not connection.busy:
                 connection.close()
 
+    def drain(self) -> None:
+        """Close idle connections, and the others after their answers."""
+        self.keep_alive_s = 0.0
+        for connection in list(self.connections):
+            if not connection.busy:
+                connection.close()
+
     def sweep(self, now_s: float) -> None:
         """Close the connections that have been idle for too long."""
         for connection in list(self.connections):
@@ -78,9 +85,10 @@ class _Door:
 class SimServer:
     """One simulated engine.
 
-    As a context manager it runs in a thread of its own, on a free port unless the settings name one
-    other than the default. In an event loop: ``await server.open()`` and ``await server.shut()``.
-    ``change_faults`` and ``call`` may be called from any thread, ``seen`` may be read from any.
+    As a context manager it runs in a thread of its own. In an event loop: ``await server.open()`` and
+    ``await server.shut()``. Without settings it takes a free port. ``change_faults`` and ``call`` may
+    be called from any thread, ``seen`` may be read from any.
+
     ``record`` keeps all requests in ``seen.recorded``. With ``shared``, a set that several engines
     may have in common, it has a connector to a cache that they share, and ``behaviour`` says how it
     deviates. With ``render`` prompts have another model's tokens. ``on_crash`` is called where the
@@ -110,6 +118,7 @@ class SimServer:
         self._thread: threading.Thread | None = None
         self._doors: list[_Door] = []
         self._publisher: EventPublisher | None = None
+        self._endpoints = (self.settings.events, self.settings.events_replay)
         self._sweeper: asyncio.TimerHandle | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._crashed = False
@@ -182,6 +191,8 @@ class SimServer:
         """Stop listening, let running requests go on for ``drain_s``, then drop all connections."""
         loop = asyncio.get_running_loop()
         self._stop_listening()
+        for door in self._doors:
+            door.drain()
         until_s = loop.time() + drain_s
         while self.seen.active and loop.time() < until_s:
             await asyncio.sleep(0.01)
@@ -189,7 +200,8 @@ class SimServer:
             self._sweeper.cancel()
         for door in self._doors:
             for connection in list(door.connections):
-                connection.reset()
+                if connection.busy:
+                    connection.reset()
         if self._publisher is not None:
             self._publisher.close()
         await asyncio.sleep(0)  # connections learn that they are lost
@@ -244,14 +256,13 @@ class SimServer:
     # -- inside --------------------------------------------------------------------------------
 
     def _boot(self) -> None:
-        """What an engine is made of, new."""
+        """What an engine is made of, new; its KV events begin at 0 again, as a real one's do."""
         loop, settings = self._loop, self.settings
         assert loop is not None
-        if settings.events and self._publisher is None:
+        if settings.events:
             encoder = EventEncoder(settings.block_tokens, short=settings.events_short_hashes)
-            self._publisher = EventPublisher(
-                loop, encoder, settings.events, settings.events_replay, settings.events_topic
-            )
+            self._publisher = EventPublisher(loop, encoder, *self._endpoints, settings.events_topic)
+            self._endpoints = (self._publisher.endpoint, self._publisher.replay)
         core = EngineCore(settings, loop, self._publisher, behaviour=self._behaviour, shared=self._shared)
         self.app = App(
             settings,
@@ -313,6 +324,8 @@ class SimServer:
         self._stop_listening(slice(0, 1))
         for connection in list(self._doors[0].connections):
             connection.reset()
+        if self._publisher is not None:
+            self._publisher.close()
 
     def _end_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self._thread is not None

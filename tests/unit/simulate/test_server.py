@@ -396,6 +396,14 @@ def test_it_runs_in_the_loop_of_who_opens_it_and_drains() -> None:
     assert b" 200 OK" in asyncio.run(scene())
 
 
+def test_idle_connections_end_cleanly_when_the_engine_does() -> None:
+    with SimServer() as engine, Raw(engine.url) as raw:
+        raw.send("GET", "/health").answer()
+        engine.close()
+        raw.to_the_end()
+        assert raw.end == "fin"
+
+
 def test_without_a_drain_what_runs_is_cut() -> None:
     with slow(decode_s=3600.0) as engine, Raw(engine.url) as raw:
         raw.send("POST", "/v1/chat/completions", {**CHAT, "stream": True}).until(b"data: ")
