@@ -126,6 +126,18 @@ class ServerProcess:
             progress(waited_s)
             time.sleep(0.25)
 
+    def processor_s(self) -> float:
+        """Seconds of processor time that the server and its children have used; 0 when it does not run."""
+        if self._process is None:
+            return 0.0
+        total = 0.0
+        with contextlib.suppress(psutil.Error):  # a child ended meanwhile
+            server = psutil.Process(self._process.pid)
+            for process in (server, *server.children(recursive=True)):
+                times = process.cpu_times()
+                total += times.user + times.system
+        return total
+
     def stop(self, grace_s: float = 15.0) -> None:
         """End the group: SIGTERM, and SIGKILL for what is left after ``grace_s``. Safe to repeat."""
         process = self._process
