@@ -1,8 +1,4 @@
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -11,34 +7,12 @@ from kveik.engine.client import EngineClient
 from kveik.engine.introduction import Introduction, introduce
 from kveik.errors import EngineError
 from kveik.simulate.engine import SimulatedEngine
+from tests.pages import served_pages
 
 CARDS = [{"id": "qwen3-8b", "max_model_len": 4096}, {"id": "lora", "max_model_len": None}, {"id": "qwen3-8b"}]
 CACHE = 'vllm:cache_config_info{block_size="32"} 1.0\n'
 CONNECTOR = "kveik_connector_attached 1.0\n"
 NAMESPACE = 'kveik_connector_namespace{engine="0",digest="abcd"} 1.0\n'
-
-
-@contextmanager
-def answering(pages: dict[str, tuple[int, str]]) -> Iterator[EngineClient]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, text = pages.get(self.path, (404, ""))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield EngineClient(f"http://127.0.0.1:{server.server_address[1]}")
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def models(cards: Any) -> tuple[int, str]:
@@ -58,8 +32,8 @@ def models(cards: Any) -> tuple[int, str]:
 def test_an_engine_introduces_itself_by_its_models_and_metrics(
     metrics: tuple[int, str], block_tokens: int, namespace: str, complete: bool
 ) -> None:
-    with answering({"/v1/models": models(CARDS), "/metrics": metrics}) as client:
-        assert introduce(client) == Introduction(
+    with served_pages({"/v1/models": models(CARDS), "/metrics": metrics}) as url:
+        assert introduce(EngineClient(url)) == Introduction(
             models=("qwen3-8b", "lora"),
             max_model_tokens=4096,
             block_tokens=block_tokens,
@@ -69,8 +43,8 @@ def test_an_engine_introduces_itself_by_its_models_and_metrics(
 
 
 def test_an_engine_that_lists_no_models_is_none() -> None:
-    with answering({"/v1/models": models([])}) as client, pytest.raises(EngineError, match="names no model"):
-        introduce(client)
+    with served_pages({"/v1/models": models([])}) as url, pytest.raises(EngineError, match="names no model"):
+        introduce(EngineClient(url))
 
 
 def test_a_simulated_engine_says_that_it_is_one() -> None:
