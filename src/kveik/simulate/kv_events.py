@@ -21,6 +21,8 @@ logger = logging.getLogger("kveik.simulate")
 
 #: Batches that are kept for replay, as in vLLM.
 KEPT_BATCHES = 10_000
+#: Messages that may wait for a slow subscriber, as in vLLM; later ones are lost to it.
+_WAITING_MESSAGES = 100_000
 _END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -91,6 +93,18 @@ class EventPublisher:
             self._loop.call_soon(self._flush)
         self._pending.append(self._encoder.event(change))
 
+    def config(self) -> dict[str, Any]:
+        """How to follow it: what vLLM tells of its publisher at ``/kv_event_sources``."""
+        return {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": self.endpoint,
+            "replay_endpoint": self.replay or None,
+            "buffer_steps": KEPT_BATCHES,
+            "hwm": _WAITING_MESSAGES,
+            "topic": self._topic.decode(),
+        }
+
     def close(self) -> None:
         """Publish what is pending and give the sockets back."""
         if self._publisher.closed:
@@ -109,6 +123,7 @@ class EventPublisher:
 
     def _bound(self, kind: int, endpoint: str) -> Any:
         socket = self._context.socket(kind)
+        socket.set_hwm(_WAITING_MESSAGES)
         try:
             socket.bind(endpoint)
         except self._zmq.ZMQError as error:

@@ -275,14 +275,7 @@ class SimServer:
             render=self._render,
         )
         if self._publisher is not None:
-            self.app.event_sources = {
-                "0": {
-                    "publisher": "zmq",
-                    "endpoint": self._publisher.endpoint,
-                    "replay_endpoint": self._publisher.replay or None,
-                    "topic": settings.events_topic,
-                }
-            }
+            self.app.event_sources = {"0": self._publisher.config()}
 
     async def _listen(self, door: _Door, host: str, port: int) -> None:
         loop = self._loop

@@ -196,14 +196,9 @@ def test_a_restarted_engine_counts_from_0_at_the_same_endpoints_as_a_real_one(co
 
 def test_the_sources_of_events_can_be_asked_for() -> None:
     with engine_with_events(events_topic="t") as engine:
-        assert ask(engine.url, "GET", "/kv_event_sources").json() == {
-            "0": {
-                "publisher": "zmq",
-                "endpoint": engine.events_endpoint,
-                "replay_endpoint": engine.replay_endpoint,
-                "topic": "t",
-            }
-        }
+        (source,) = ask(engine.url, "GET", "/kv_event_sources").json().values()
+        assert (source["endpoint"], source["replay_endpoint"]) == (engine.events_endpoint, engine.replay_endpoint)
+        assert (source["publisher"], source["topic"], source["enable_kv_cache_events"]) == ("zmq", "t", True)
     with SimServer() as engine:
         assert ask(engine.url, "GET", "/kv_event_sources").json() == {}
         assert engine.events_endpoint == engine.replay_endpoint == ""
