@@ -260,7 +260,11 @@ class AgentClient:
 
     def stats(self, deadline: Deadline) -> dict[str, Any]:
         """The agent's state."""
-        document = json.loads(self._call(Stats(next(self._ids)), StatsAnswer, deadline).document)
+        text = self._call(Stats(next(self._ids)), StatsAnswer, deadline).document
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise ProtocolError(f"the agent's state is no JSON: {error}") from error
         if not isinstance(document, dict):
             raise ProtocolError("the agent's state is no JSON object")
         return document
@@ -393,7 +397,12 @@ def _shake_hands(sock: socket.socket, path: str, hello: Hello, deadline: Deadlin
     except OSError as error:
         raise AgentUnavailableError(f"no agent at {path}: {error.strerror}") from error
     sock.settimeout(None)
-    answer = wire.decode_answer(body)
+    try:
+        answer = wire.decode_answer(body)
+    except ProtocolError:
+        if descriptor is not None:
+            os.close(descriptor)
+        raise
     if isinstance(answer, Welcome) and descriptor is not None and answer.version == PROTOCOL_VERSION:
         return answer, descriptor
     if descriptor is not None:

@@ -79,6 +79,14 @@ def test_a_greeting_that_is_none_is_refused_and_leaves_no_descriptor(
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "both ends of the connection are closed")
 
 
+def test_a_greeting_that_is_no_message_leaves_no_descriptor(odd: OddAgent) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    nonsense = b"this is no message at all"
+    with pytest.raises(ProtocolError):
+        odd.connect(len(nonsense).to_bytes(4, "big") + nonsense)
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "both ends of the connection are closed")
+
+
 def test_an_agent_that_says_nothing_costs_the_deadline(odd: OddAgent) -> None:
     with pytest.raises(AgentTimeoutError, match="did not answer in time"):
         AgentClient.connect(odd.path, role="test", deadline_s=0.1, prefault=False)
@@ -103,10 +111,10 @@ def test_an_answer_to_another_kind_of_request_is_told(odd: OddAgent) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("document", ["[]", "7", '"text"'])
+@pytest.mark.parametrize("document", ["[]", "7", '"text"', "", "{", "no"])
 def test_a_state_that_is_no_object_is_told(odd: OddAgent, document: str) -> None:
     client = odd.connect(wire.encode(WELCOME), then=reply_with(lambda number: StatsAnswer(number, document)))
-    with pytest.raises(ProtocolError, match="no JSON object"):
+    with pytest.raises(ProtocolError, match="no JSON"):
         client.stats(Deadline.after(5))
     client.close()
 
