@@ -74,9 +74,6 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._blocks
-
     def keys(self, packed: bytes, salt: str = "") -> Admission:
         """The keys of a prompt's full blocks, with nothing looked up or stored."""
         return self._continued(Admission(0, [], xxhash.xxh3_128(salt.encode("utf8", "replace") + b"\0")), packed)

@@ -29,12 +29,11 @@ LAST_CHUNK = b"0\r\n\r\n"
 class Request:
     """One request as it came in."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "query", "url")
+    __slots__ = ("body", "headers", "keep_alive", "method", "path", "url")
 
     def __init__(self) -> None:
         self.url = b""
         self.path = ""
-        self.query = ""
         self.method = ""
         self.headers: list[tuple[bytes, bytes]] = []
         self.body = b""
@@ -43,9 +42,8 @@ class Request:
     def complete_head(self, method: bytes, keep_alive: bool) -> None:
         """All of the head is there."""
         self.method, self.keep_alive = method.decode("latin1"), keep_alive
-        path, _, query = self.url.partition(b"?")
+        path = self.url.partition(b"?")[0]
         self.path = path.decode("latin1") if b"%" not in path else unquote(path.decode("latin1"))
-        self.query = query.decode("latin1")
 
     def header(self, name: bytes) -> bytes:
         """The value of the first header of that name (in lower case); empty if there is none."""
