@@ -1,5 +1,6 @@
 """Framing of messages on a Unix stream socket, and waiting no longer than a deadline."""
 
+import os
 import select
 import socket
 import struct
@@ -65,9 +66,14 @@ def receive_rest(sock: socket.socket, length: int) -> bytearray:
 def receive_with_descriptor(sock: socket.socket) -> tuple[bytearray, int | None]:
     """One message, and the file descriptor that came with its first bytes. Raises as :func:`receive_body` does."""
     head, descriptors, _, _ = socket.recv_fds(sock, _LENGTH.size, 1)
-    if len(head) != _LENGTH.size:
-        raise ProtocolError("the stream ended before a message")
-    return receive_rest(sock, _LENGTH.unpack(head)[0]), descriptors[0] if descriptors else None
+    try:
+        if len(head) != _LENGTH.size:
+            raise ProtocolError("the stream ended before a message")
+        return receive_rest(sock, _LENGTH.unpack(head)[0]), descriptors[0] if descriptors else None
+    except BaseException:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
 
 
 def _receive_exactly(sock: socket.socket, length: int) -> bytearray | None:

@@ -79,11 +79,11 @@ def test_a_greeting_that_is_none_is_refused_and_leaves_no_descriptor(
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "both ends of the connection are closed")
 
 
-def test_a_greeting_that_is_no_message_leaves_no_descriptor(odd: OddAgent) -> None:
+@pytest.mark.parametrize("nonsense", [b"\x05\0\0\0hello", b"\xff\xff\xff\xffhello", b"\x09\0\0\0short", b"\x01"])
+def test_a_greeting_that_is_no_message_leaves_no_descriptor(odd: OddAgent, nonsense: bytes) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
-    nonsense = b"this is no message at all"
     with pytest.raises(ProtocolError):
-        odd.connect(len(nonsense).to_bytes(4, "big") + nonsense)
+        odd.connect(nonsense)
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors, "both ends of the connection are closed")
 
 
