@@ -274,6 +274,30 @@ class RouterSettings:
         30.0, "How long an engine is expected to hold a prefix that it was sent.", unit="min", minimum=0.01,
         maximum=43200.0,
     )  # fmt: skip
+    exact_index: bool = setting(
+        True,
+        "Follow the KV events of engines that announce where they publish them, to know exactly what they hold.",
+    )
+    exact_blocks_max: int = setting(
+        1 << 20,
+        "Most KV blocks of one engine (about 60 bytes of memory each) that are followed; an engine that holds more is "
+        "answered for approximately.",
+        unit="blocks",
+        minimum=1024,
+        maximum=1 << 28,
+    )
+    models_folder: str = setting(
+        "",
+        "Folder with the models' folders (tokenizer and chat template). An engine's model is looked up there by its "
+        "label model_path, or else by the model's name; empty: the label is a path.",
+    )
+    render_deadline_s: float = setting(
+        0.1,
+        "Longest that a request waits for its prompt to be tokenized; after that its engine is chosen without.",
+        unit="s",
+        minimum=0.001,
+        maximum=10.0,
+    )
     prefill_tokens_s: float = setting(
         8000.0, "Prompt tokens that an engine computes in a second, until its own rate is known.", unit="tokens/s",
         minimum=1.0, maximum=1e9,

@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from kveik.config import RouterSettings
 from kveik.errors import FleetError, RouterStartError
@@ -23,9 +24,13 @@ from kveik.router.choice import Chooser
 from kveik.router.client_side import ClientConnection
 from kveik.router.core import Router
 from kveik.router.engines import EngineView
+from kveik.router.exact_index import CombinedIndex, ExactIndex
+from kveik.router.exact_routing import ExactRouting
 from kveik.router.fleet_api import Admission, FleetAdmin, FleetApi, is_loopback, read_token
 from kveik.router.gate import Gate
 from kveik.router.pages import OwnPages
+from kveik.router.policy import LOOKS_AT_CACHE
+from kveik.router.prefix_index import ApproximateIndex
 from kveik.router.prompt import PromptReader
 from kveik.router.telemetry import Telemetry
 
@@ -47,7 +52,11 @@ class RouterApp:
         now_s = self._loop.time()
         token = read_token(settings.admission_token_file, os.environ)
         keys = ApiKeys(Path(settings.keys_file), listener) if settings.keys_file else None
-        self.chooser = Chooser(settings, now_s)
+        index = CombinedIndex(
+            ApproximateIndex(settings.prefix_entries_max, settings.prefix_expire_min * 60, now_s),
+            ExactIndex(settings.exact_blocks_max),
+        )
+        self.chooser = Chooser(settings, now_s, index)
         self.telemetry = Telemetry(settings, self.chooser)
         self.router = Router(
             settings,
@@ -55,9 +64,12 @@ class RouterApp:
             self.chooser,
             PromptReader(),
             self.telemetry.listeners,
-            self.chooser.forget_engine,
+            self._forget_slot,
             self.telemetry.tracing,
         )
+        self._exact: ExactRouting | None = None
+        if settings.exact_index and settings.policy in LOOKS_AT_CACHE:
+            self.router.tokens = self._exact = ExactRouting(settings, index, lambda: self.router.engines)
         self.router.care = self._care = EngineCare(settings, self.router, self._proved)
         self.router.pages = OwnPages(
             self.router,
@@ -69,6 +81,7 @@ class RouterApp:
                 "registry": lambda: {"revision": registry.view.revision, "trouble": registry.trouble},
             },
             apart={"usage": self.telemetry.usage_document},
+            index_of=self._index_of,
         )
         self._list = StaticList(registry, config, poll_s=settings.engines_poll_s) if config is not None else None
         self._background: set[asyncio.Task[None]] = set()
@@ -96,6 +109,18 @@ class RouterApp:
         self.address = f"http://{bound[0]}:{bound[1]}"
         self._ticker = self._loop.create_task(self._tick())
 
+    def _forget_slot(self, slot: int) -> None:
+        """Another engine may get this slot."""
+        self.chooser.forget_engine(slot)
+        if self._exact is not None:
+            self._exact.forget(slot)
+
+    def _index_of(self, engine: EngineView) -> dict[str, Any]:
+        """How exactly it is known what an engine holds, for /fleet."""
+        if self._exact is None:
+            return {"kind": "approximate", "why": "exact answers are switched off"}
+        return self._exact.document(engine)
+
     def _follow_soon(self, view: Membership) -> None:
         """Called on a thread of the registry."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -107,6 +132,8 @@ class RouterApp:
         for engine in self.router.engines:
             if engine.state == "announced":  # also one that was readmitted, or lost, and is back
                 self._care.admit(engine)
+        if self._exact is not None:
+            self._exact.follow_all()
         self.router.engines_changed()
 
     def _proved(self, engine: EngineView, why: str) -> None:
@@ -133,6 +160,8 @@ class RouterApp:
                 count += 1
                 if count % SLOW_TICKS == 0:
                     self.router.slow_tick(now_s)
+                    if self._exact is not None:
+                        self._exact.tick()
                 self.telemetry.tick(now_s)
             except Exception:  # supervision: without ticks no deadline would ever pass
                 logger.exception("a tick failed; the next one follows")
@@ -155,6 +184,8 @@ class RouterApp:
         if self._ticker is not None:
             self._ticker.cancel()
         self._care.close()
+        if self._exact is not None:
+            self._exact.close()
         self.router.close()
         await asyncio.sleep(0)  # connections learn of their end
         await asyncio.to_thread(self._close_files)

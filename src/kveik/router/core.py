@@ -61,6 +61,16 @@ class Care(Protocol):
         """An engine's breaker has opened: try it again and again."""
 
 
+class Tokens(Protocol):
+    """Finds the tokens of prompts, to look them up exactly; see :mod:`kveik.router.exact_routing`."""
+
+    def prepare(self, target: bytes, body: bytes, facts: RequestFacts, then: Callable[[], None]) -> bool:
+        """True if all that can be known of the prompt is in ``facts``; else ``then`` is called when it is."""
+
+    def finished(self, record: RequestRecord) -> None:
+        """What became of a request."""
+
+
 class Pages(Protocol):
     """What the router answers itself; see :mod:`kveik.router.pages`."""
 
@@ -94,6 +104,7 @@ class Router:
         )
         self.care: Care | None = None
         self.pages: Pages | None = None
+        self.tokens: Tokens | None = None
         self.draining = False
         self.retries = 0
         self.retries_refused = 0
@@ -222,7 +233,14 @@ class Router:
         exchange.refuse(refusal.status, "no place became free in time", code=refusal.reason, retry_after_s=1)
 
     def _begin(self, exchange: Exchange) -> None:
-        if not exchange.start():
+        tokens = self.tokens
+        if tokens is None or tokens.prepare(
+            exchange.target, exchange.body, exchange.facts, lambda: self._start(exchange)
+        ):
+            self._start(exchange)
+
+    def _start(self, exchange: Exchange) -> None:
+        if not exchange.over and not exchange.start():
             self._homeless.append((self._loop.time() + self.settings.engine_wait_s, exchange))
 
     # -- what exchanges ask ---------------------------------------------------------------------
@@ -378,6 +396,8 @@ class Router:
             self.quarantine.answered(fingerprint(exchange.target, exchange.body))
         if exchange.ticket is not None:
             self.gate.leave(exchange.ticket, self._loop.time(), used_tokens(record))
+        if self.tokens is not None:
+            self.tokens.finished(record)
         self._chooser.feed_back(record)
         self._tell(record)
 

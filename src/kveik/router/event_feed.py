@@ -46,8 +46,8 @@ _GONE = (zmq.EVENT_DISCONNECTED,)
 class Follower(Protocol):
     """Who is told of the events."""
 
-    def began(self) -> None:
-        """Whatever was known of the engine's blocks is void."""
+    def began(self, *, restarted: bool) -> None:
+        """Whatever was known of the engine's blocks is void. ``restarted``: and so may be all else of the engine."""
 
     def took(self, batch: EventBatch) -> str:
         """The next batch. Why events like these can't be followed; empty if they can."""
@@ -162,7 +162,7 @@ class EventFeed:
                 self._set_timer(None)
                 if not self._replay_address:  # whether it will be the same life of the engine can't be known
                     self._course = None
-                    self._follower.began()
+                    self._follower.began(restarted=True)
                 self._settle("the connection to its events is lost")
 
     # -- live batches ---------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class EventFeed:
             self._replay()
             return
         expected = self._course.next_number if self._course is not None else 0
-        self._begin(number)
+        self._begin(number, restarted=standing is Standing.ANEW)
         if standing is Standing.GAP:
             self._incomplete = f"batches {expected} to {number - 1} were missed, and no replay socket is announced"
         elif number:
@@ -215,10 +215,10 @@ class EventFeed:
         self._settle(self._incomplete)
         self._take(number, payload)
 
-    def _begin(self, number: int) -> None:
+    def _begin(self, number: int, *, restarted: bool = False) -> None:
         self._course = Course(number)
         self._incomplete = ""
-        self._follower.began()
+        self._follower.began(restarted=restarted)
 
     # -- replays --------------------------------------------------------------------------------
 
@@ -292,14 +292,14 @@ class EventFeed:
         """The engine began anew: whatever it held is gone."""
         logger.info("the engine with events at %s was restarted", self._events)
         self._course = None
-        self._follower.began()
+        self._follower.began(restarted=True)
         self._replay()
 
     def _on_no_replay(self) -> None:
         self._close_replayer()
         self._course = None
         self._kept.clear()
-        self._follower.began()
+        self._follower.began(restarted=False)
         self._settle(f"its replay socket {self._replay_address} does not answer")
         self._set_timer(self._retry_s)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
@@ -312,7 +312,7 @@ class EventFeed:
             self._follower.settled(why)
 
     def _end(self, why: str) -> None:
-        self._follower.began()
+        self._follower.began(restarted=False)
         self._settle(why)
         self.close()
 

@@ -70,6 +70,7 @@ class OwnPages:
     """The router's own answers. ``metrics`` gives the text of /metrics, ``more`` parts of /fleet of others.
 
     Each part has a page of its own as well (/fleet/usage); those in ``apart`` have only that, since they are long.
+    ``index_of``: how exactly it is known what an engine holds.
     """
 
     def __init__(
@@ -79,10 +80,12 @@ class OwnPages:
         metrics: Callable[[], bytes],
         more: Mapping[str, Callable[[], object]],
         apart: Mapping[str, Callable[[], object]],
+        index_of: Callable[[EngineView], object] = lambda _: None,
     ) -> None:
         self._router = router
         self._admin = admin
         self._metrics = metrics
+        self._index_of = index_of
         self._more = {"quarantine": router.quarantine.listing, **more}
         self._parts = {
             "/fleet": self.document,
@@ -169,7 +172,9 @@ class OwnPages:
         """Everything that /fleet shows, as plain values."""
         router = self._router
         return {
-            "engines": [engine_document(engine) for engine in router.engines],
+            "engines": [
+                {**engine_document(engine), "prefix_index": self._index_of(engine)} for engine in router.engines
+            ],
             "refused_engines": router.engines.refused,
             "requests_under_way": router.under_way,
             "draining": router.draining,

@@ -8,7 +8,7 @@ A model's folder has the tokenizer (``tokenizer.json``) and the chat template (`
 import json
 from array import array
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import xxhash
 
@@ -38,6 +38,29 @@ class Unfinished:
         return self.draft.missing_chars
 
 
+class Renders(Protocol):
+    """Turns bodies into tokens as one model's engines do. A prompt goes through three steps, or through all at once."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for those that make the same of every body."""
+
+    def begin(self, target: bytes, body: bytes) -> TokenPrompt | Unfinished:
+        """Read and render a body. Raises :class:`RenderError`."""
+
+    def encode(self, unfinished: Unfinished) -> None:
+        """Tokenize what is missing: what takes long. May be called on any thread."""
+
+    def finish(self, unfinished: Unfinished) -> TokenPrompt:
+        """The prompt, after :meth:`encode`."""
+
+    def prompt(self, target: bytes, body: bytes) -> TokenPrompt:
+        """All at once. Raises :class:`RenderError`."""
+
+    def text_of(self, token: int) -> str:
+        """The text of one token, for people."""
+
+
 class Rendering:
     """What one model's folder makes of bodies. Loading reads files, which is for a thread."""
 
@@ -50,12 +73,16 @@ class Rendering:
         self._templates = {name: ChatTemplate(source, special) for name, source in sources.items()}
         digest = xxhash.xxh3_128(_bytes(folder / "tokenizer.json"))
         digest.update(json.dumps([special, sources], sort_keys=True).encode())
-        #: Equal for folders that render and tokenize alike.
-        self.fingerprint = digest.hexdigest()
+        self._fingerprint = digest.hexdigest()
         self.folder = folder
 
     def __repr__(self) -> str:
-        return f"Rendering({self.folder}, {self.fingerprint[:8]}, {self._tokens!r})"
+        return f"Rendering({self.folder}, {self._fingerprint[:8]}, {self._tokens!r})"
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for folders that render and tokenize alike."""
+        return self._fingerprint
 
     def begin(self, target: bytes, body: bytes) -> TokenPrompt | Unfinished:
         """Read and render a body. Takes some 100 microseconds for 16 KB. Raises :class:`RenderError`."""
@@ -80,7 +107,7 @@ class Rendering:
         draft, encoded = unfinished.draft, unfinished.encoded
         if encoded:
             self._tokens.remember(draft, encoded)
-        return TokenPrompt(self._tokens.packed(draft, encoded), unfinished.salt, self.fingerprint)
+        return TokenPrompt(self._tokens.packed(draft, encoded), unfinished.salt, self._fingerprint)
 
     def prompt(self, target: bytes, body: bytes) -> TokenPrompt:
         """All at once. Raises :class:`RenderError`."""
@@ -89,6 +116,10 @@ class Rendering:
             return begun
         self.encode(begun)
         return self.finish(begun)
+
+    def text_of(self, token: int) -> str:
+        """The text of one token, for people."""
+        return self._tokens.text_of(token)
 
 
 def given_ids(target: bytes, body: bytes) -> TokenPrompt:

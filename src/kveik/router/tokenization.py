@@ -108,6 +108,11 @@ class Tokenization:
         draft = self.draft(text, special_tokens=special_tokens)
         return array("I", self.packed(draft, self.encode(draft))).tolist()
 
+    def text_of(self, token: int) -> str:
+        """The text of one token; special tokens by their names."""
+        text: str = self._tokenizer.decode([token], skip_special_tokens=False)
+        return text
+
     def _remember(self, piece: str, tokens: bytes) -> None:
         self._pieces[piece] = tokens
         self._remembered += len(piece) + len(tokens) + _PIECE_BYTES
