@@ -1,6 +1,6 @@
 """What a decision of the router costs: body to facts and keys, match, policy and learning, over eight engines.
 
-    python -m benchmarks.router_choice [--rounds 7]
+    python -m benchmarks.router_choice [--rounds 40]
 
 One core, one process; the best of several rounds, since everything else on the machine only adds.
 """
@@ -20,6 +20,7 @@ from kveik.router.engines import EngineView
 from kveik.router.prompt import PromptReader
 
 ENGINES = 8
+BATCH = 256
 GROUPS = 64
 TARGET = b"/v1/chat/completions"
 SIZES = (400, 4096, 16384)
@@ -49,7 +50,7 @@ def loads(size: int) -> Iterator[Load]:
         texts = ["".join(dice.choices(alphabet, k=length)) for _ in range(GROUPS)]
         bodies = [body(f"{texts[n % GROUPS]} question {n} of group {n % GROUPS}") for n in range(4096)]
         yield Load(f"{GROUPS} groups, {language}", bodies)
-    yield Load("all unique, ASCII", [body(f"{n} {text}") for n in range(64) for text in texts])
+    yield Load("all unique, ASCII", [body(f"{n} {text}") for n in range(192) for text in texts])
 
 
 def engines() -> list[EngineView]:
@@ -89,7 +90,7 @@ def cost_us(step: Callable[[bytes], None], bodies: list[bytes], rounds: int) -> 
     stream = cycle(bodies)
     best = float("inf")
     for _ in range(rounds):
-        batch = [next(stream) for _ in range(len(bodies) // 4)]
+        batch = [next(stream) for _ in range(BATCH)]
         started = time.perf_counter()
         for request in batch:
             step(request)
@@ -100,7 +101,7 @@ def cost_us(step: Callable[[bytes], None], bodies: list[bytes], rounds: int) -> 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=40)
     rounds = parser.parse_args().rounds
     print("| body, bytes | prompts | facts and keys, us | whole decision, us |\n|---|---|---|---|")
     for size in SIZES:

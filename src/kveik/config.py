@@ -298,6 +298,15 @@ class RouterSettings:
         minimum=0.001,
         maximum=10.0,
     )
+    prefix_file: str = setting(
+        "",
+        "Where remembered prefixes are saved, so that a router that restarts sends prompts where they were "
+        "before; empty: prefixes beside the registry's file.",
+        unit="path",
+    )
+    prefix_save_s: float = setting(
+        5.0, "How often they are saved; 0: never.", unit="s", minimum=0.0, maximum=WAIT_MAX_S
+    )
     prefill_tokens_s: float = setting(
         8000.0, "Prompt tokens that an engine computes in a second, until its own rate is known.", unit="tokens/s",
         minimum=1.0, maximum=1e9,

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import os
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from kveik.config import RouterSettings
 from kveik.errors import FleetError, RouterStartError
 from kveik.fleet.lifecycle import Event
+from kveik.fleet.member_file import default_file
 from kveik.fleet.membership import Membership
 from kveik.fleet.opening import open_registry
 from kveik.fleet.registry import Registry
@@ -30,7 +32,9 @@ from kveik.router.fleet_api import Admission, FleetAdmin, FleetApi, is_loopback,
 from kveik.router.gate import Gate
 from kveik.router.pages import OwnPages
 from kveik.router.policy import LOOKS_AT_CACHE
+from kveik.router.prefix_file import PrefixKeeper
 from kveik.router.prefix_index import ApproximateIndex
+from kveik.router.prefix_keys import PrefixHasher
 from kveik.router.prompt import PromptReader
 from kveik.router.telemetry import Telemetry
 
@@ -52,17 +56,17 @@ class RouterApp:
         now_s = self._loop.time()
         token = read_token(settings.admission_token_file, os.environ)
         keys = ApiKeys(Path(settings.keys_file), listener) if settings.keys_file else None
-        index = CombinedIndex(
-            ApproximateIndex(settings.prefix_entries_max, settings.prefix_expire_min * 60, now_s),
-            ExactIndex(settings.exact_blocks_max),
-        )
+        approximate = ApproximateIndex(settings.prefix_entries_max, settings.prefix_expire_min * 60, now_s)
+        self._prefixes = PrefixKeeper(_prefix_file(settings), approximate, secrets.randbits(64))
+        self._prefixes_saved_s = now_s
+        index = CombinedIndex(approximate, ExactIndex(settings.exact_blocks_max))
         self.chooser = Chooser(settings, now_s, index)
         self.telemetry = Telemetry(settings, self.chooser)
         self.router = Router(
             settings,
             Gate(settings, keys, now_s),
             self.chooser,
-            PromptReader(),
+            PromptReader(PrefixHasher(self._prefixes.secret)),
             self.telemetry.listeners,
             self._forget_slot,
             self.telemetry.tracing,
@@ -129,6 +133,7 @@ class RouterApp:
     def _follow(self, view: Membership) -> None:
         for engine in self.router.engines.apply(view):
             self._care.admit(engine)
+            self._prefixes.adopt(engine)
         for engine in self.router.engines:
             if engine.state == "announced":  # also one that was readmitted, or lost, and is back
                 self._care.admit(engine)
@@ -160,11 +165,21 @@ class RouterApp:
                 count += 1
                 if count % SLOW_TICKS == 0:
                     self.router.slow_tick(now_s)
+                    self._save_prefixes(now_s)
                     if self._exact is not None:
                         self._exact.tick()
                 self.telemetry.tick(now_s)
             except Exception:  # supervision: without ticks no deadline would ever pass
                 logger.exception("a tick failed; the next one follows")
+
+    def _save_prefixes(self, now_s: float) -> None:
+        if self._settings.prefix_save_s and now_s >= self._prefixes_saved_s + self._settings.prefix_save_s:
+            self._prefixes_saved_s = now_s
+            snapshot = self._prefixes.snapshot(self.router.engines)
+            if snapshot is not None:
+                task = self._loop.create_task(asyncio.to_thread(self._prefixes.write, snapshot))
+                self._background.add(task)
+                task.add_done_callback(self._background.discard)
 
     def reload(self) -> None:
         """Read the list of engines again now, whether its file looks changed or not."""
@@ -197,6 +212,14 @@ class RouterApp:
         close: Callable[[], None] | None = getattr(self._registry, "close", None)
         if close is not None:
             close()
+
+
+def _prefix_file(settings: RouterSettings) -> Path | None:
+    if not settings.prefix_save_s:
+        return None
+    if settings.prefix_file:
+        return Path(settings.prefix_file)
+    return (Path(settings.registry_file) if settings.registry_file else default_file()).with_name("prefixes")
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ sent to the same engine a moment ago needs no write at all.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,14 @@ _REFRESH = 32  # an entry's time is written again after this part of its life
 _FEW = 6  # keys up to which a loop beats numpy
 _LONGEST = 4  # part of the table, as a fraction, that one prompt may take
 _NEVER = 1 << 62
+
+
+class Entries(NamedTuple):
+    """Entries of an index: key, engines (bits) and seconds since its last use, of each."""
+
+    keys: NDArray[np.uint64]
+    masks: NDArray[np.uint64]
+    ages_s: NDArray[np.float32]
 
 
 class PrefixIndex(Protocol):
@@ -67,10 +75,12 @@ class ApproximateIndex:
     def __init__(self, entries_max: int, expire_s: float, start_s: float = 0.0) -> None:
         """``entries_max`` is rounded down to a power of two, but not below ``ENTRIES_MIN``."""
         self._entries_max = 1 << (max(entries_max, ENTRIES_MIN).bit_length() - 1)
+        self.changes = 0
         self._life = max(1, int(expire_s * _TICKS_S))
         self._refresh = self._life // _REFRESH
-        self._start_s = start_s
-        self._tick = self._oldest = 1  # 0 is the time of an empty entry
+        # 0 is the time of an empty entry, and 1 the oldest that one can have now: entries may be restored.
+        self._oldest, self._tick = 1, 1 + self._life
+        self._start_s = start_s - self._tick / _TICKS_S
         # What was matched last: most prompts that are matched are learned next.
         self._matched = NO_KEYS
         self._depths: Mapping[int, int] = {}
@@ -179,7 +189,27 @@ class ApproximateIndex:
             if entry < 0 or self._time_view[entry] < fresh_from:
                 depth = 0
         self._matched = NO_KEYS
+        self.changes += 1
         self._put(keys[depth : self._entries_max // _LONGEST], slot)
+
+    def entries(self) -> Entries:
+        """A copy of all that has not expired."""
+        live = self._times >= self._oldest
+        ages_s = (self._tick - self._times[live].astype(np.float32)) / _TICKS_S
+        return Entries(self._keys[live], self._masks[live], ages_s.astype(np.float32))
+
+    def adopt(self, keys: NDArray[np.uint64], ages_s: NDArray[np.float32], slot: int) -> None:
+        """The engine in this slot was sent these keys so long ago: entries of another index with the same secret."""
+        ticks = (self._tick - ages_s * _TICKS_S).astype(np.int64)
+        alive = ticks >= self._oldest
+        newest_first = np.argsort(-ticks[alive], kind="stable")[: self._entries_max]
+        keys, ticks = keys[alive][newest_first], ticks[alive][newest_first]
+        if not len(keys):
+            return
+        self._matched = NO_KEYS
+        if len(keys) > self._room:
+            self._make_room(len(keys))
+        self._put_many(keys, slot, ticks.astype(np.uint32))
 
     # -- the table ------------------------------------------------------------------------------
 
@@ -246,25 +276,28 @@ class ApproximateIndex:
         if self._keys[entries].tobytes() != keys.tobytes():  # two wanted the same entry
             self._put_many(keys, slot)
 
-    def _put_many(self, keys: NDArray[np.uint64], slot: int) -> None:
-        """The same for many keys, of which some are in the table."""
+    def _put_many(self, keys: NDArray[np.uint64], slot: int, ticks: NDArray[np.uint32] | None = None) -> None:
+        """The same for many keys, of which some are in the table; ``ticks`` are their times if not now."""
         bit = np.uint64(1 << slot)
+        if ticks is None:
+            ticks = np.full(len(keys), self._tick, np.uint32)
         for _ in range(WAYS):
             buckets = (keys >> self._shift_word).view(np.int64)
             ranks = self._times_by_bucket.take(buckets, axis=0) + np.uint32(1)
             ranks *= self._keys_by_bucket.take(buckets, axis=0) != keys[:, None]  # its own entry comes first
             entries = buckets * WAYS + ranks.argmin(axis=1)
             new = self._keys[entries] != keys
-            kept = self._masks[entries]
-            kept[new | (self._times[entries] < self._oldest)] = 0
+            gone = new | (self._times[entries] < self._oldest)
+            kept = np.where(gone, 0, self._masks[entries])
+            times = np.where(gone, ticks, np.maximum(ticks, self._times[entries]))
             self._keys[entries] = keys
             self._masks[entries] = kept | bit
-            self._times[entries] = self._tick
+            self._times[entries] = times
             self._room -= int(np.count_nonzero(new))
             lost = self._keys[entries] != keys
             if not lost.any():
                 return
-            keys = keys[lost]  # two wanted the same entry
+            keys, ticks = keys[lost], ticks[lost]  # two wanted the same entry
 
     def _make_room(self, count: int) -> None:
         """Many new keys have come since the last look: double the table while most entries are in use."""

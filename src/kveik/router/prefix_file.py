@@ -1,0 +1,128 @@
+"""Which engine was sent which prefix, kept in a file: a router that restarts sends prompts where they were before.
+
+The file is written whole, at intervals and at the end, beside the loop. It holds keys, not prompts,
+and the secret they were made with. One that cannot be read or is damaged is ignored: it only saves hits.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from kveik.router.engines import EngineView
+from kveik.router.prefix_index import ApproximateIndex, Entries
+
+logger = logging.getLogger("kveik.router")
+
+_FORMAT = "kveik prefixes 1"
+_ENTRY = np.dtype([("key", "<u8"), ("mask", "<u8"), ("age_s", "<f4")])
+
+
+class _Header(msgspec.Struct, frozen=True):
+    """The first line. ``engines``: who has which bit."""
+
+    format: str
+    secret: int
+    saved_at_s: float
+    engines: dict[int, str]
+    digest: int
+
+
+class SavedPrefixes(msgspec.Struct, frozen=True):
+    """What a file holds. ``secret``: the hasher's; ``engines``: what each bit of the masks stands for."""
+
+    secret: int
+    engines: dict[int, str]
+    entries: Entries
+
+    def encoded(self, now_s: float) -> bytes:
+        """As bytes; ``now_s`` is the time of day."""
+        table = np.empty(len(self.entries.keys), _ENTRY)
+        table["key"], table["mask"], table["age_s"] = self.entries
+        body = table.tobytes()
+        header = _Header(_FORMAT, self.secret, now_s, self.engines, xxhash.xxh3_64_intdigest(body))
+        return msgspec.json.encode(header) + b"\n" + body
+
+    @classmethod
+    def decoded(cls, raw: bytes, now_s: float) -> "SavedPrefixes":
+        """From bytes; ages count up to ``now_s``. Raises :class:`ValueError` for bytes that are no sound file."""
+        line, _, body = raw.partition(b"\n")
+        header = msgspec.json.decode(line, type=_Header)
+        if header.format != _FORMAT:
+            raise ValueError(f"its format is {header.format!r}, expected {_FORMAT!r}")
+        if xxhash.xxh3_64_intdigest(body) != header.digest:
+            raise ValueError("its checksum is wrong")
+        table = np.frombuffer(body, _ENTRY)
+        ages_s = table["age_s"] + np.float32(max(0.0, now_s - header.saved_at_s))
+        keys, masks = table["key"].astype(np.uint64), table["mask"].astype(np.uint64)
+        return cls(header.secret, header.engines, Entries(keys, masks, ages_s))
+
+
+class PrefixKeeper:
+    """Gives an index back what it knew of each engine, and saves it. ``path`` None: keeps nothing."""
+
+    def __init__(
+        self, path: Path | None, index: ApproximateIndex, secret: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Reads the file. ``secret`` is used where there is none; ``clock`` gives the time of day."""
+        self._path, self._index, self._clock = path, index, clock
+        self._saved_changes = 0
+        self._waiting = _read(path, clock()) if path is not None else None
+        self.secret = self._waiting.secret if self._waiting is not None else secret
+
+    def adopt(self, engine: EngineView) -> None:
+        """An engine came: it is expected to hold what it was sent before the restart."""
+        saved = self._waiting
+        if saved is None:
+            return
+        bit = next((bit for bit, known in saved.engines.items() if known == _identity(engine)), None)
+        if bit is None:
+            return
+        del saved.engines[bit]
+        mine = (saved.entries.masks >> np.uint64(bit) & np.uint64(1)).astype(np.bool_)
+        self._index.adopt(saved.entries.keys[mine], saved.entries.ages_s[mine], engine.slot)
+        if not saved.engines:
+            self._waiting = None
+
+    def snapshot(self, engines: Iterable[EngineView]) -> SavedPrefixes | None:
+        """A copy of what would be saved now; None if that is what was saved last."""
+        if self._path is None or self._index.changes == self._saved_changes:
+            return None
+        self._saved_changes = self._index.changes
+        return SavedPrefixes(self.secret, {engine.slot: _identity(engine) for engine in engines}, self._index.entries())
+
+    def write(self, snapshot: SavedPrefixes) -> None:
+        """Replace the file; may run on any thread. A failure is logged: the old content is still there."""
+        assert self._path is not None
+        beside = self._path.with_name(self._path.name + ".new")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "wb") as file:
+                file.write(snapshot.encoded(self._clock()))
+            beside.replace(self._path)
+        except OSError as error:
+            logger.warning("cannot save the prefix index in %s: %s", self._path, error.strerror or error)
+
+
+def _identity(engine: EngineView) -> str:
+    """Another model or address under the same name is another engine."""
+    announcement = engine.announcement
+    return "\n".join((engine.name, announcement.url, announcement.namespace))
+
+
+def _read(path: Path, now_s: float) -> SavedPrefixes | None:
+    try:
+        return SavedPrefixes.decoded(path.read_bytes(), now_s)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        logger.warning("cannot read the prefix index in %s: %s", path, error.strerror or error)
+    except (ValueError, RecursionError) as error:  # among them msgspec's errors, and numpy's for a cut file
+        logger.warning("the prefix index in %s is of no use and is ignored: %s", path, error)
+    return None
