@@ -121,23 +121,30 @@ class EngineCore:
 
     def admit(self, packed: bytes, salt: str = "") -> Admission:
         """Look a prompt up, store its blocks and count, as one step."""
+        admission = self._look_up(packed, salt)
+        self._count(len(packed) // TOKEN_BYTES, admission)
+        return admission
+
+    def _look_up(self, packed: bytes, salt: str) -> Admission:
         admission = self.cache.admit(packed, salt)
-        prompt = len(packed) // TOKEN_BYTES
-        metrics = self.metrics
         if self._connector is not None and self.has_connector:
             local_blocks = admission.hit_tokens // self.settings.block_tokens
+            prompt = len(packed) // TOKEN_BYTES
             admission.shared_tokens = self._connector.admit(admission.keys, prompt, local_blocks)
-            metrics.shared_tokens += admission.shared_tokens
-        metrics.cached_tokens += admission.hit_tokens
-        metrics.prompt_tokens += prompt
-        metrics.foreign_tokens += self.behaviour.foreign_tokens
         return admission
+
+    def _count(self, prompt_tokens: int, admission: Admission) -> None:
+        metrics = self.metrics
+        metrics.prompt_tokens += prompt_tokens
+        metrics.cached_tokens += admission.hit_tokens
+        metrics.shared_tokens += admission.shared_tokens
+        metrics.foreign_tokens += self.behaviour.foreign_tokens
 
     def _admit(self, sequence: Sequence) -> int:
         """Look a prompt up when its turn has come; how many tokens have to be computed."""
         answer: Answer = sequence.owner.answer
         ask, behaviour = answer.ask, self.behaviour
-        admission = self._admissions[sequence] = self.admit(ask.packed, ask.salt)
+        admission = self._admissions[sequence] = self._look_up(ask.packed, ask.salt)
         self._blocks_in_use += len(admission.keys) + 1
         hit = admission.hit_tokens + admission.shared_tokens
         answer.cached_tokens = hit if behaviour.reports_cached_tokens else -1
@@ -155,7 +162,11 @@ class EngineCore:
         schedule = self._schedule
         # A sink may abort a request, or submit one, while it is told: then there may be more at once.
         while (next_s := schedule.next_s) <= (now_s := self._clock()):
-            for sequence, tokens in schedule.advance(now_s):
+            ready = schedule.advance(now_s)
+            if ready:
+                # Like vLLM's own counters, these move with tokens that are there: not during a long prefill.
+                self.metrics.iteration_tokens.observe(sum([tokens for _, tokens in ready]))
+            for sequence, tokens in ready:
                 self._tell(sequence, tokens, now_s)
         if next_s < self._timer_s or self._timer is None:
             self._arm(next_s, now_s)
@@ -163,10 +174,13 @@ class EngineCore:
     def _tell(self, sequence: Sequence, tokens: int, now_s: float) -> None:
         first = sequence.emitted == tokens
         metrics = self.metrics
-        if first:
-            metrics.time_to_first_token_s.observe(sequence.first_s - sequence.arrived_s)
-        metrics.generation_tokens += tokens
         sink: Sink = sequence.owner
+        ask = sink.answer.ask
+        admission = self._admissions.get(sequence)
+        if first and admission is not None:
+            metrics.time_to_first_token_s.observe(sequence.first_s - sequence.arrived_s)
+            self._count(ask.prompt_tokens, admission)
+        metrics.generation_tokens += tokens * ask.n
         last = sequence.emitted >= sequence.answer_tokens
         sink.grown(tokens, last)
         if last:

@@ -26,6 +26,7 @@ _SHORT_S = (
     80.0,
 )
 _LONG_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0)
+_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Histogram:
@@ -76,6 +77,7 @@ class EngineMetrics:
     finished: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self.iteration_tokens = Histogram(_TOKENS)
         self.time_to_first_token_s = Histogram(_SHORT_S)
         self.time_in_queue_s = Histogram(_LONG_S)
         self.time_to_end_s = Histogram(_LONG_S)
@@ -89,6 +91,7 @@ class EngineMetrics:
         for name, value in self._counters(now).items():
             lines += [f"# TYPE {name} counter", f"{name}_total{{{labels}}} {value}"]
         lines += self._labelled(labels)
+        lines += self.iteration_tokens.lines("vllm:iteration_tokens_total", labels)
         lines += self.time_to_first_token_s.lines("vllm:time_to_first_token_seconds", labels)
         lines += self.time_in_queue_s.lines("vllm:request_queue_time_seconds", labels)
         lines += self.time_to_end_s.lines("vllm:e2e_request_latency_seconds", labels)

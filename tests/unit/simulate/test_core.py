@@ -161,3 +161,19 @@ def test_times_are_counted_as_the_schedule_says() -> None:
     assert metrics.time_in_queue_s.total == pytest.approx(0.0 + 2.0)
     assert metrics.time_to_end_s.total == pytest.approx(2.0 + 3.0)
     assert metrics.generation_tokens == 4
+
+
+def test_counters_stand_still_during_a_prefill_and_move_with_every_step() -> None:
+    engine = Engine()
+    engine.submit("a", 3, prompt_tokens=100)
+    metrics = engine.core.metrics
+
+    def counters() -> tuple[int, int, int]:
+        return metrics.prompt_tokens, metrics.generation_tokens, sum(metrics.iteration_tokens.counts)
+
+    engine.timers.run_until(0.9)
+    assert counters() == (0, 0, 0)
+    engine.timers.run_until(1.0)
+    assert counters() == (100, 1, 1)
+    engine.timers.run_until(1.5)
+    assert counters() == (100, 2, 2)
