@@ -46,19 +46,15 @@ class ChatTemplate:
     def render(self, conversation: Conversation) -> str:
         """The prompt's text. Raises :class:`RenderError`."""
         messages = conversation.messages
-        if conversation.merges_system and not self._takes_system_anywhere:
-            messages = _one_system_message(messages, "")
-        shown = template_messages(messages, as_parts=self._as_parts, knows_developer=self._knows_developer)
-        variables = {
-            **self._special_tokens,
-            "tools": conversation.tools,
-            "documents": None,
-            **conversation.options,
-            "messages": shown,
-        }
+        variables = {**self._special_tokens, "tools": conversation.tools, "documents": None, **conversation.options}
         try:
-            return self._render(variables)
-        except Exception as error:  # whatever a template does with the client's messages
+            if conversation.merges_system and not self._takes_system_anywhere:
+                messages = _one_system_message(messages, "")
+            shown = template_messages(messages, as_parts=self._as_parts, knows_developer=self._knows_developer)
+            return self._render({**variables, "messages": shown})
+        except RenderError:
+            raise
+        except Exception as error:  # whatever a template does with what the client sent
             raise RenderError(f"the chat template failed: {error}") from error
 
     def _try_system_in_between(self) -> bool:
