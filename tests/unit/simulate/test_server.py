@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import random
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -223,6 +225,22 @@ def test_what_is_no_http_is_answered_with_400_and_the_end(engine: SimServer) -> 
         raw.socket.sendall(b"\x16\x03\x01 what is this\r\n\r\n")
         assert raw.to_the_end().startswith(b"HTTP/1.1 400 ")
     assert ask(engine.url, "GET", "/health").status == 200
+
+
+def test_no_bytes_keep_the_engine_from_serving_others(engine: SimServer) -> None:
+    body = json.dumps({**CHAT, "max_tokens": 1}).encode()
+    good = b"POST /v1/chat/completions HTTP/1.1\r\nHost: sim\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    chooser = random.Random(5)
+    for _ in range(60):
+        bad = bytearray(good)
+        for _ in range(chooser.randint(1, 5)):
+            bad[chooser.randrange(len(bad))] = chooser.randrange(256)
+        with Raw(engine.url) as raw:
+            raw.socket.sendall(bytes(bad))
+            raw.socket.shutdown(socket.SHUT_WR)
+            raw.to_the_end()
+    assert chat(engine, max_tokens=1)
+    assert engine.seen.active == 0
 
 
 # -- time --------------------------------------------------------------------------------------
