@@ -90,6 +90,21 @@ def registry_is_back(registry: EtcdRegistry) -> None:
         time.sleep(0.02)
 
 
+def is_put_back(address: EtcdAddress, count: int) -> None:
+    """Wait until etcd has the records of so many engines."""
+    gateway = EtcdGateway(address)
+    until_s = time.monotonic() + 30
+    while True:
+        try:
+            entries = gateway.snapshot().entries
+        except RegistryError:
+            entries = {}
+        if sum(key.startswith("engines/") for key in entries) == count:
+            return
+        assert time.monotonic() < until_s, sorted(entries)
+        time.sleep(0.02)
+
+
 class Heart:
     """Heartbeats for engines, as their sidecars send them, with whatever errors a router gives."""
 
@@ -348,6 +363,7 @@ def test_an_etcd_that_lost_its_data_is_given_what_the_routers_know(
         own_etcd.kill()
         own_etcd.lose_data()
         own_etcd.start()
+        is_put_back(own_routers.address, 3)
         for registry in (first, second):
             registry_is_back(registry)
             assert {name: (m.state, m.why, m.listed) for name, m in registry.view.members.items()} == known
@@ -429,6 +445,6 @@ def test_a_grown_fleet_is_put_back_in_pieces_that_etcd_takes(own_etcd: Etcd, own
         own_etcd.kill()
         own_etcd.lose_data()
         own_etcd.start()
-        registry_is_back(registry)
-        wait_for(registry, lambda view: len(view.members) == 100)
+        is_put_back(own_routers.address, 100)
+        assert len(registry.view.members) == 100
     assert {m.state for m in own_routers.open().members()} == {State.ANNOUNCED}

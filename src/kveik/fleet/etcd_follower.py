@@ -201,13 +201,23 @@ class EtcdFollower:
             try:
                 self.sync()
                 self._here()
-                self._gateway.wait_event(self._revision, RESYNC_S)
-                pause_s = 0.0
+                pause_s = self._wait_event()
             except RegistryError as error:
-                if self._stopped.is_set():
-                    return
-                self._away(error)
+                if not self._stopped.is_set():
+                    self._away(error)
                 pause_s = min(max(PAUSE_S, 2 * pause_s), PAUSE_MAX_S)
             except Exception:  # supervision: a router that no longer follows would never know
                 logger.exception("following %s failed; it is tried again", self._gateway.address)
                 pause_s = PAUSE_MAX_S
+
+    def _wait_event(self) -> float:
+        """Wait for a change; the pause before the next reading.
+
+        A watch that breaks says little: the member of etcd that it was at may have ended, and the
+        next reading, at another one, tells whether etcd is away.
+        """
+        try:
+            self._gateway.wait_event(self._revision, RESYNC_S)
+        except RegistryError:
+            return PAUSE_S
+        return 0.0
