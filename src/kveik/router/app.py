@@ -201,8 +201,11 @@ class RouterApp:
         self._care.close()
         if self._exact is not None:
             self._exact.close()
+        snapshot = self._prefixes.snapshot(self.router.engines)
         self.router.close()
         await asyncio.sleep(0)  # connections learn of their end
+        if snapshot is not None:
+            await asyncio.to_thread(self._prefixes.write, snapshot)
         await asyncio.to_thread(self._close_files)
 
     def _close_files(self) -> None:

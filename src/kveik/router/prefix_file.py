@@ -6,6 +6,7 @@ and the secret they were made with. One that cannot be read or is damaged is ign
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -72,6 +73,7 @@ class PrefixKeeper:
         """Reads the file. ``secret`` is used where there is none; ``clock`` gives the time of day."""
         self._path, self._index, self._clock = path, index, clock
         self._saved_changes = 0
+        self._writing = threading.Lock()  # the last save may begin while another one is under way
         self._waiting = _read(path, clock()) if path is not None else None
         self.secret = self._waiting.secret if self._waiting is not None else secret
 
@@ -100,14 +102,15 @@ class PrefixKeeper:
         """Replace the file; may run on any thread. A failure is logged: the old content is still there."""
         assert self._path is not None
         beside = self._path.with_name(self._path.name + ".new")
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(snapshot.encoded(self._clock()))
-            beside.replace(self._path)
-        except OSError as error:
-            logger.warning("cannot save the prefix index in %s: %s", self._path, error.strerror or error)
+        with self._writing:
+            try:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                with open(descriptor, "wb") as file:
+                    file.write(snapshot.encoded(self._clock()))
+                beside.replace(self._path)
+            except OSError as error:
+                logger.warning("cannot save the prefix index in %s: %s", self._path, error.strerror or error)
 
 
 def _identity(engine: EngineView) -> str:
