@@ -262,6 +262,9 @@ class RouterSettings:
         "or by a hash of the session or of the prompt's beginning.",
         choices=("cache-aware", "least-load", "round-robin", "session", "prefix-hash"),
     )
+    session_header: str = setting(
+        "x-session-id", "Header that names a request's session, for the policy that goes by it."
+    )
     prefix_entries_max: int = setting(
         1 << 20,
         "Most prefix blocks (256 bytes of prompt, 20 bytes of memory) that are remembered; the oldest go first. "

@@ -108,6 +108,7 @@ class Router:
         self.draining = False
         self.retries = 0
         self.retries_refused = 0
+        self._session_header = settings.session_header.lower().encode() if settings.policy == "session" else b""
         self._chooser = chooser
         self._read_facts = read_facts
         self._listeners = list(listeners)
@@ -166,6 +167,8 @@ class Router:
             )
             return None
         record.model, record.stream, record.facts = facts.model, facts.stream, facts
+        if self._session_header:
+            facts.session = http1.header_value(request.headers, self._session_header).decode("latin-1")
         refused = self._not_allowed(ticket, facts, request, body, now_s)
         if refused is not None:
             self.gate.leave(ticket, now_s)

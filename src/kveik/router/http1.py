@@ -64,6 +64,15 @@ JSON_TYPE = b"application/json"
 LAST_CHUNK = b"0\r\n\r\n"
 
 
+def header_value(lines: Iterable[bytes], name: bytes) -> bytes:
+    """The value of the first header of this name (in lower case) among header lines; empty if there is none."""
+    start = name + b":"
+    for line in lines:
+        if line[: len(start)].lower() == start:
+            return line[len(start) :].strip()
+    return b""
+
+
 def error_body(status: int, message: str, *, code: str = "", param: str = "") -> bytes:
     """An error as OpenAI's clients expect it: ``{"error": {message, type, param, code}}``."""
     kind = ERROR_TYPES.get(status, "invalid_request_error" if 400 <= status < 500 else "server_error")

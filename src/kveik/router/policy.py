@@ -182,7 +182,7 @@ def session(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) 
     if not facts.session:
         return least_load(candidates, facts, costs)
     return _hashed(
-        candidates, xxhash.xxh3_64_intdigest(facts.session.encode("utf8", "surrogateescape")), "session", facts
+        candidates, xxhash.xxh3_64_intdigest(facts.session.encode()), "session", facts
     )
 
 

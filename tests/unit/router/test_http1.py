@@ -24,6 +24,12 @@ def test_every_status_has_a_type(status: int, kind: str) -> None:
     assert json.loads(http1.error_body(status, "x"))["error"]["type"] == kind
 
 
+def test_a_header_is_found_by_name_whatever_its_case_and_not_by_the_beginning_of_a_name() -> None:
+    lines = [b"X-Sessions: no\r\n", b"x-SESSION:  one \r\n", b"x-session: two\r\n"]
+    assert http1.header_value(lines, b"x-session") == b"one"
+    assert http1.header_value(lines, b"x") == b""
+
+
 def test_a_response_tells_its_length_and_whether_the_connection_goes_on() -> None:
     whole = http1.response(503, b"{}", headers=[(b"retry-after", b"2")], close=True)
     head, _, body = whole.partition(b"\r\n\r\n")
