@@ -19,7 +19,7 @@ from kveik.router.engine_set import EngineSet
 from kveik.router.engines import EngineView
 from kveik.router.exchange import Exchange
 from kveik.router.facts import RequestFacts
-from kveik.router.gate import Gate, Refused, Ticket
+from kveik.router.gate import REFUSALS, Gate, Refused, Ticket
 from kveik.router.policy import Choice
 from kveik.router.quarantine import Quarantine, fingerprint
 from kveik.router.records import RequestListener, RequestRecord
@@ -192,8 +192,12 @@ class Router:
         self._retry_budget = min(RETRY_RESERVE, self._retry_budget + self.settings.retry_share)
         if ticket.waits:
             ticket.on_turn = lambda refusal: self._turn(exchange, refusal)
-        else:
+            return exchange
+        try:
             self._begin(exchange)
+        except Exception:
+            exchange.abandon()  # what was booked is free again; who called answers the client
+            raise
         return exchange
 
     def _passed_on(self, request: Incoming) -> bytes:
@@ -213,7 +217,7 @@ class Router:
             why = self.quarantine.refuses(fingerprint(request.target, body))
             if why:
                 return Refused("quarantined", 422, http1.error_body(422, why, code="request_quarantined"))
-        if facts.model and not self.engines.serving(facts.model):
+        if facts.model and not self.engines.serving(facts.model) and self.engines.all_models_known:
             known = ", ".join(sorted({model for engine in self.engines.by_name.values() for model in engine.models}))
             message = f"the model {facts.model!r} does not exist here; models are: {known or 'none yet'}"
             return Refused("unknown_model", 404, http1.error_body(404, message, code="model_not_found", param="model"))
@@ -233,7 +237,8 @@ class Router:
             self._begin(exchange)
             return
         exchange.record.outcome = "overload"
-        exchange.refuse(refusal.status, "no place became free in time", code=refusal.reason, retry_after_s=1)
+        row = REFUSALS[refusal.reason]
+        exchange.refuse(row.status, row.message, code=row.code, retry_after_s=row.retry_after_s)
 
     def _begin(self, exchange: Exchange) -> None:
         tokens = self.tokens

@@ -93,6 +93,11 @@ class EngineSet:
         return self._by_model.get(model, [])
 
     @property
+    def all_models_known(self) -> bool:
+        """Whether every engine has told which models it serves: only then is another model one that nobody has."""
+        return all(engine.models for engine in self.by_name.values() if engine.state in ("announced", "ready"))
+
+    @property
     def model_cards(self) -> list[dict[str, object]]:
         """The union of the engines' model cards, by id, in the order in which they came."""
         cards: dict[str, dict[str, object]] = {}

@@ -303,11 +303,14 @@ class Exchange:
     def router_failed(self) -> None:
         """A fault of the router's own: the client sees an answer that is cut, no engine is blamed."""
         if not self.over:
-            self.record.outcome, self.record.why = "router", "the router failed; its log says why"
             self._connection = None
-            self.over = True
-            self._router.finished(self)
+            self.abandon()
             self._client.cut()
+
+    def abandon(self) -> None:
+        """End it after a fault of the router's own, without a word to the client."""
+        self.record.outcome, self.record.why = "router", "the router failed; its log says why"
+        self._end()
 
     def client_left(self) -> None:
         """The client went away."""
