@@ -59,7 +59,9 @@ class ExactIndex:
         self._engines: dict[int, _Held] = {}
         self._holders = BlockTable()
         self._bits_by_size: dict[int, int] = {}
+        # Prompts under way, by their first key and slot; and their first keys by their last ones.
         self._sent: dict[int, dict[int, tuple[float, Words]]] = {}
+        self._awaited: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"ExactIndex({len(self._engines)} engines, {len(self._holders)} blocks, {self.memory_bytes} bytes)"
@@ -157,6 +159,8 @@ class ExactIndex:
                 continue
             held.keys.put(name, key)
             self._holders.put(key, self._holders.get(key) | bit)
+            if key in self._awaited:
+                self._sent.get(self._awaited[key], {}).pop(slot, None)
 
     def _remove(self, held: _Held, slot: int, event: BlockRemoved) -> None:
         for wire_hash in event.block_hashes:
@@ -209,10 +213,16 @@ class ExactIndex:
         if held is None or not held.block_tokens:
             return
         keys = self._chain(prompt, held.block_tokens)
-        if len(keys):
-            if len(self._sent) >= SENT_MAX:
-                self._sent.clear()
-            self._sent.setdefault(int(keys[0]), {})[slot] = now_s + SENT_S, keys
+        if not len(keys):
+            return
+        first, last = int(keys[0]), int(keys[-1])
+        if self._holders.get(last) >> slot & 1:
+            return
+        if len(self._awaited) >= SENT_MAX:
+            self._sent.clear()
+            self._awaited.clear()
+        self._awaited[last] = first
+        self._sent.setdefault(first, {})[slot] = now_s + SENT_S, keys
 
     def unsent(self, prompt: TokenPrompt, slot: int) -> None:
         """It turned out that the engine doesn't hold what it was sent."""

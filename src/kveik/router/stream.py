@@ -16,7 +16,8 @@ _LAST_EVENT = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete
 #: An event's name is found across two pieces if so many bytes of the first are looked at again.
 _OVERLAP_BYTES = 64
 _USAGE = re.compile(
-    rb'"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens|cache_read_input_tokens)"\s*:\s*(\d{1,12})'
+    rb'"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens'
+    rb'|cache_read_input_tokens|cache_creation_input_tokens)"\s*:\s*(\d{1,12})'
 )
 _PROMPT, _COMPLETION = (b"prompt_tokens", b"input_tokens"), (b"completion_tokens", b"output_tokens")
 
@@ -77,9 +78,15 @@ def error_event(message: str, *, code: str, kind: str = "engine_error", after_pa
 def usage_in(tail: bytes) -> tuple[int, int, int]:
     """``(prompt tokens, completion tokens, cached tokens)`` that the end of an answer states; -1 where it does not.
 
-    Reads the last mention of each, without decoding what may be a long answer.
+    Reads the last mention of each, without decoding what may be a long answer. Anthropic's input tokens are
+    those that were neither read from a cache nor written to one.
     """
     found = {name: int(value) for name, value in _USAGE.findall(tail)}
     prompt = next((found[name] for name in _PROMPT if name in found), -1)
     completion = next((found[name] for name in _COMPLETION if name in found), -1)
-    return prompt, completion, found.get(b"cached_tokens", found.get(b"cache_read_input_tokens", -1))
+    cached = found.get(b"cached_tokens", -1)
+    if cached < 0 and b"cache_read_input_tokens" in found:
+        cached = found[b"cache_read_input_tokens"]
+        if prompt >= 0:
+            prompt += cached + found.get(b"cache_creation_input_tokens", 0)
+    return prompt, completion, cached

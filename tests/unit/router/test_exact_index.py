@@ -253,6 +253,18 @@ def test_what_was_just_sent_counts_until_the_engines_events_tell() -> None:
     assert second.guessed == 0
 
 
+def test_what_was_just_sent_no_longer_counts_once_it_came_and_went() -> None:
+    index, cache = opened(0), SpeakingCache()
+    index.sent(prompt(TOKENS), 0, 0.0)
+    index.apply(0, cache.store(TOKENS))
+    index.apply(0, cache.remove(*cache.hashes(TOKENS)))
+    assert index.match(prompt(TOKENS), 1.0) == {}
+    index.apply(0, cache.store(TOKENS))
+    index.sent(prompt(TOKENS), 0, 1.0)  # all of it is there: no event will come
+    index.apply(0, cache.remove(*cache.hashes(TOKENS)))
+    assert index.match(prompt(TOKENS), 1.0) == {}
+
+
 def test_what_was_just_sent_is_forgotten_with_the_engine_or_when_it_proves_wrong() -> None:
     index = opened(0, 1)
     for slot in (0, 1):

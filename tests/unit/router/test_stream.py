@@ -87,7 +87,11 @@ def test_an_error_event_ends_a_partial_event_first() -> None:
             (700, 2, 640),
         ),
         (b'"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":4},"output_tokens":3}}', (5, 3, 4)),
-        (b'"usage": {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 2}}', (5, 3, 2)),
+        (b'"usage": {"input_tokens": 5, "output_tokens": 3, "cache_read_input_tokens": 2}}', (7, 3, 2)),
+        (
+            b'"usage":{"input_tokens":5,"cache_creation_input_tokens":4,"cache_read_input_tokens":2,"output_tokens":3}',
+            (11, 3, 2),
+        ),
         (b'"usage":null}', (-1, -1, -1)),
         (b"", (-1, -1, -1)),
     ],

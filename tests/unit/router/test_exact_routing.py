@@ -1,0 +1,372 @@
+"""A whole router over engines that publish events: exact where it can be proved, with the reason where it can't."""
+
+import asyncio
+import json
+import random
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kveik.config import RouterSettings, SimEngineSettings
+from kveik.errors import RenderError
+from kveik.fleet.announcement import EngineAnnouncement
+from kveik.fleet.client import FleetClient
+from kveik.router import exact_routing
+from kveik.router.app import RouterApp, running_router
+from kveik.router.exactness import Exactness, Predictions
+from kveik.router.parity import DIFFERS, KINDS, SAME, UNKNOWN, Verdict
+from kveik.router.rendering import Rendering
+from kveik.simulate.server import SimServer
+from tests.model_folders import CHATML, make_model_folder
+from tests.unit.router.rig import run, until
+
+MODEL = "simulated"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model_folder(tmp_path_factory.mktemp("model"))
+
+
+def engine(renders: Path | None, **given: Any) -> SimServer:
+    """An engine with events that renders by the files of a folder, or in its own way."""
+    own = Rendering(renders) if renders is not None else None
+    settings: dict[str, Any] = {
+        "port": 0, "events": "tcp://127.0.0.1:*", "events_replay": "tcp://127.0.0.1:*", "max_model_tokens": 8192,
+        **given,
+    }  # fmt: skip
+    render = None if own is None else lambda path, body: own.prompt(path.encode(), body).packed
+    return SimServer(SimEngineSettings(**settings), render=render)
+
+
+def words(server: SimServer, name: str, folder: Path | None = None, **given: Any) -> EngineAnnouncement:
+    labels = {"model_path": str(folder)} if folder is not None else {}
+    events = {"events": server.events_endpoint, "replay": server.replay_endpoint, **given}
+    return EngineAnnouncement(url=server.url, engine_id=name, namespace="ab", labels=labels, lease_s=60.0, **events)
+
+
+@asynccontextmanager
+async def routing(tmp_path: Path, *engines: EngineAnnouncement, **given: Any) -> AsyncIterator[RouterApp]:
+    settings = RouterSettings(port=0, registry_file=str(tmp_path / "fleet.json"), drain_s=0.0, **given)
+    async with running_router(settings) as app:
+        client = FleetClient(app.address)
+        for one in engines:
+            await asyncio.to_thread(client.announce, one)
+        yield app
+
+
+def shown(app: RouterApp, name: str = "e1") -> dict[str, Any]:
+    view = app.router.engines.by_name.get(name)
+    return app._index_of(view) if view is not None else {"kind": "?", "why": "?"}
+
+
+def is_exact(app: RouterApp, name: str) -> bool:
+    return bool(shown(app, name)["kind"] == "exact")
+
+
+async def until_exact(app: RouterApp, *names: str) -> None:
+    for name in names:
+        await until(partial(is_exact, app, name), f"{name} is exact: {shown(app, name)}")
+
+
+async def until_why(app: RouterApp, why: str, name: str = "e1") -> None:
+    await until(lambda: why in shown(app, name)["why"], f"{why!r}, but {shown(app, name)}")
+    assert shown(app, name)["kind"] == "approximate"
+
+
+async def ask(app: RouterApp, path: str = "/v1/chat/completions", **members: Any) -> dict[str, Any]:
+    body = json.dumps({"model": MODEL, "max_tokens": 2, **members}).encode()
+
+    def post() -> dict[str, Any]:
+        request = urllib.request.Request(app.address + path, body, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            read: dict[str, Any] = json.load(answer)
+        return read
+
+    return await asyncio.to_thread(post)
+
+
+def chat(*texts: str) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[number % 2], "content": text} for number, text in enumerate(texts)]}
+
+
+def last_choice(app: RouterApp) -> dict[str, Any]:
+    return app.chooser.last_choices()[0]
+
+
+def cached(answer: dict[str, Any]) -> int:
+    return int((answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens", 0))
+
+
+async def settle_events() -> None:
+    """Events are published when an answer is; they are here a moment later."""
+    await asyncio.sleep(0.05)
+
+
+def test_predicted_cached_tokens_are_the_real_ones_for_all_kinds_of_bodies(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder)) as app:
+            await until_exact(app, "e1")
+            rows = shown(app)["parity"]
+            assert [(row["kind"], row["result"]) for row in rows] == [(one.kind, SAME) for one in KINDS], rows
+            assert {row["how"] for row in rows} == {"tokenize", "events"}
+            for one in KINDS:
+                members = json.loads(one.request(MODEL))
+                for _ in range(2):
+                    await ask(app, one.target.decode(), **members)
+                    await settle_events()
+                expected = last_choice(app)["engines"]["e1"]["cached_tokens"]
+                tokens = last_choice(app)["prompt_tokens"]
+                assert expected == (tokens - 1) // 16 * 16, f"{one.kind}: {last_choice(app)}"
+            assert (shown(app)["predictions_compared"] > 20, shown(app)["predictions_wrong"]) == (True, 0)
+
+    with engine(folder) as server:
+        run(test)
+
+
+def test_conversations_that_grow_are_predicted_to_the_block_and_followed_to_their_engine(
+    tmp_path: Path, folder: Path
+) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(one, "e1", folder), words(two, "e2", folder)) as app:
+            await until_exact(app, "e1", "e2")
+            draw = random.Random(3)
+            talks: list[list[str]] = [[f"Talk {number}: {draw.random()} " * 12] for number in range(6)]
+            for _ in range(4):
+                for talk in talks:
+                    answer = await ask(app, **chat(*talk))
+                    choice = last_choice(app)
+                    assert cached(answer) == choice["engines"][choice["engine"]]["cached_tokens"], choice
+                    talk += [answer["choices"][0]["message"]["content"], f"And {draw.random()}? " * 6]
+                    await settle_events()
+            figures = [shown(app, name) for name in ("e1", "e2")]
+            assert sum(one["predictions_compared"] for one in figures) >= 24
+            assert sum(one["predictions_wrong"] for one in figures) == 0
+
+    with engine(folder) as one, engine(folder) as two:
+        run(test)
+
+
+def test_what_an_engine_has_evicted_is_not_expected_of_it(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder)) as app:
+            await until_exact(app, "e1")
+            first = chat("The first. " * 40)
+            await ask(app, **first)
+            for number in range(12):
+                await ask(app, **chat(f"{number} other " * 60))
+            await settle_events()
+            answer = await ask(app, **first)
+            choice = last_choice(app)
+            assert cached(answer) == choice["engines"]["e1"]["cached_tokens"] < 16
+
+    with engine(folder, cache_blocks=64) as server:
+        run(test)
+
+
+def test_an_edited_template_is_found_named_and_kept_out_of_the_cache_group(tmp_path: Path, folder: Path) -> None:
+    edited = make_model_folder(tmp_path / "edited", CHATML.replace("assistant\n", "assistant:\n"))
+
+    async def test() -> None:
+        async with routing(tmp_path, words(one, "e1", folder), words(two, "e2", folder)) as app:
+            await until_exact(app, "e1")
+            await until_why(app, "it renders prompts differently. chat: token ", "e2")
+            groups = {name: app.router.engines.by_name[name].group for name in ("e1", "e2")}
+            assert groups == {"e1": "ab", "e2": ""}
+            document = app.router.pages.document()  # type: ignore[union-attr]
+            by_id = {one["id"]: one["prefix_index"] for one in document["engines"]}
+            assert (by_id["e1"]["kind"], by_id["e2"]["kind"]) == ("exact", "approximate")
+            assert sum(row["result"] == DIFFERS for row in by_id["e2"]["parity"]) >= 8
+
+    with engine(folder) as one, engine(edited) as two:
+        run(test)
+
+
+def test_without_a_models_folder_prompts_of_token_ids_are_exact_and_others_are_not(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1")) as app:
+            await until_why(app, "only prompts of token ids are looked up exactly")
+            prompt = [random.Random(1).randrange(1000) for _ in range(100)]
+            for _ in range(2):
+                await ask(app, "/v1/completions", prompt=prompt)
+                await settle_events()
+            assert last_choice(app)["engines"]["e1"]["cached_tokens"] == 96
+            assert shown(app)["predictions_compared"] == 2
+
+    with engine(None) as server:
+        run(test)
+
+
+def test_an_engine_without_events_stays_approximate_and_says_so(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", events="", replay="")) as app:
+            await until(lambda: "e1" in app.router.engines.by_name, "it is known")
+            await until_why(app, "it announces no address for KV events")
+
+    with engine(folder) as server:
+        run(test)
+
+
+def test_another_block_size_than_announced_ends_exact_answers_with_the_reason(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder, block_tokens=32)) as app:
+            await until_why(app, "blocks of 16 tokens, expected 32")
+
+    with engine(folder) as server:
+        run(test)
+
+
+def test_a_restarted_engine_is_empty_at_once_and_exact_again_soon(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder), breaker_open_s=0.1) as app:
+            await until_exact(app, "e1")
+            question = chat("Before the restart. " * 30)
+            await ask(app, **question)
+            await settle_events()
+            assert shown(app)["blocks"] > 5
+            server.crash()
+            await until_why(app, "the connection to its events is lost")
+            server.restart()
+            await until_exact(app, "e1")
+            await until(lambda: bool(app.router.engines.open_for(MODEL)), "it takes requests")
+            answer = await ask(app, **question)
+            choice = last_choice(app)
+            assert cached(answer) == choice["engines"]["e1"]["cached_tokens"] < 16
+
+    with engine(folder) as server:
+        run(test)
+
+
+def test_an_emptied_cache_is_known_to_be_empty(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder)) as app:
+            await until_exact(app, "e1")
+            await ask(app, **chat("To be forgotten. " * 30))
+            await settle_events()
+            server.call(server.app.core.cache.clear)
+            await until(lambda: shown(app)["blocks"] == 0, "no block is known")
+            assert shown(app)["kind"] == "exact"
+
+    with engine(folder) as server:
+        run(test)
+
+
+def test_tenants_with_salts_of_their_own_are_not_expected_to_share(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder)) as app:
+            await until_exact(app, "e1")
+            expected = []
+            for salt in ("one", "two", "one"):
+                await ask(app, cache_salt=salt, **chat("A shared prompt. " * 30))
+                await settle_events()
+                expected.append(last_choice(app)["engines"]["e1"]["cached_tokens"])
+            assert expected[:2] == [0, 0]
+            assert expected[2] > 100
+
+    with engine(folder) as server:
+        run(test)
+
+
+def test_long_prompts_are_tokenized_beside_the_loop_and_answered_exactly(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder), render_deadline_s=5.0) as app:
+            await until_exact(app, "e1")
+            question = chat("A long prompt that takes a while to tokenize. " * 500)
+            expected = []
+            for _ in range(2):
+                answer = await ask(app, **question)
+                await settle_events()
+                expected.append(last_choice(app)["engines"]["e1"]["cached_tokens"])
+            assert (expected[0], expected[1]) == (0, cached(answer))
+            assert expected[1] > 3000
+
+    with engine(folder, max_model_tokens=30_000) as server:
+        run(test)
+
+
+@pytest.mark.parametrize("case", ["slow", "too many", "broken"])
+def test_a_prompt_that_cannot_be_tokenized_in_time_is_answered_for_approximately(
+    tmp_path: Path, folder: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder), render_deadline_s=0.05) as app:
+            await until_exact(app, "e1")
+            if case == "too many":
+                monkeypatch.setattr(exact_routing, "WAITING_MAX", 0)
+            else:
+                monkeypatch.setattr(exact_routing, "_encoded", slow if case == "slow" else broken)
+            compared = shown(app)["predictions_compared"]
+            answer = await ask(app, **chat("A prompt of some length. " * 200))
+            assert answer["usage"]["prompt_tokens"] > 500
+            assert shown(app)["predictions_compared"] == compared
+
+    def slow(rendering: Rendering, unfinished: Any) -> Any:
+        time.sleep(0.3)
+        rendering.encode(unfinished)
+        return unfinished
+
+    def broken(rendering: Rendering, unfinished: Any) -> Any:
+        raise RenderError("on purpose")
+
+    with engine(folder) as server:
+        run(test)
+
+
+# -- exactness, without a router ----------------------------------------------------------------
+
+
+def predicted(*pairs: tuple[int, int], more_is_fine: bool = False) -> Predictions:
+    predictions = Predictions()
+    for expected, real in pairs:
+        predictions.add(expected=expected, real=real, slack=16, now_s=0.0, more_is_fine=more_is_fine)
+    return predictions
+
+
+def test_predictions_that_are_mostly_wrong_lower_an_engine_for_a_while() -> None:
+    assert predicted(*[(160, 0)] * 7).why(1.0) == ""
+    bad = predicted(*[(160, 160)] * 4, *[(160, 0)] * 4)
+    assert "4 of the last 8 predictions were wrong, at last: 160 cached tokens were expected, 0" in bad.why(1.0)
+    assert bad.why(301.0) == ""
+    assert not predicted(*[(160, 160)] * 30, *[(160, 0)] * 9).distrusted(1.0)
+
+
+def test_less_than_a_block_and_tokens_of_a_shared_cache_are_no_wrong_predictions() -> None:
+    assert predicted(*[(160, 150)] * 10).wrong == 0
+    assert predicted(*[(0, 160)] * 10, more_is_fine=True).wrong == 0
+    assert predicted(*[(0, 160)] * 10).wrong == 10
+    lengths = Predictions()
+    for _ in range(8):
+        lengths.lengths_differ(100, 103, 0.0)
+    assert "rendered to 100 tokens, and the engine counted 103" in lengths.why(1.0)
+
+
+def exactness(*results: str, **given: Any) -> Exactness:
+    verdicts = [Verdict(f"kind {number}", result, "tokenize", "why") for number, result in enumerate(results)]
+    return Exactness(**{"events_why": "", "rendering": "r", "verdicts": verdicts or None, **given})
+
+
+@pytest.mark.parametrize(
+    ("known", "why"),
+    [
+        (exactness(SAME, SAME), ""),
+        (exactness(SAME, UNKNOWN), ""),
+        (exactness(SAME, events_why="lost"), "lost"),
+        (exactness(), "not been compared"),
+        (exactness(SAME, DIFFERS), "it renders prompts differently. kind 1: why"),
+        (exactness(UNKNOWN), "no kind of body could be compared: why"),
+        (exactness(SAME, rendering="", rendering_why="no folder"), "only prompts of token ids are looked up exactly"),
+    ],
+)
+def test_an_engine_is_exact_only_if_everything_is_proved(known: Exactness, why: str) -> None:
+    assert why in known.why(0.0)
+    assert bool(known.why(0.0)) == bool(why)
+    expected = {"", known.rendering} if not why or "token ids" in why else set()
+    assert known.renderings(0.0) == expected
+    assert known.document(0.0)["kind"] == ("approximate" if why else "exact")
