@@ -11,6 +11,7 @@ cache salt, goes into the seed and thereby changes all keys.
 Only what is read is checked: for the rest, engines have the better messages.
 """
 
+import contextlib
 import re
 
 import msgspec
@@ -29,6 +30,10 @@ MEDIA_TOKENS = 1000
 #: Smaller prompts aren't searched for images: hashed as text they cost little.
 MEDIA_SEARCH_BYTES = 32 << 10
 MEDIA_BYTES_MIN = 512
+#: Places that look like media, of which a prompt's beginning is searched.
+MEDIA_MARKS_MAX = 1000
+#: In larger bodies a wrong value is not looked for, only named.
+SHOWN_BODY_BYTES_MAX = 1 << 20
 _SAMPLE_BYTES = 512
 SEEDS_KEPT = 1024
 #: Larger numbers of tokens are cut to this.
@@ -143,7 +148,7 @@ def without_media(text: bytes) -> tuple[bytes, int]:
     pieces: list[bytes] = []
     start = media = 0
     nexts = [text.find(mark) for mark in _MEDIA_MARKS]
-    while True:
+    for _ in range(MEDIA_MARKS_MAX):
         found = [(at, mark) for at, mark in zip(nexts, _MEDIA_MARKS, strict=True) if at >= 0]
         if not found:
             break
@@ -181,10 +186,10 @@ def _wrong_member(body: bytes, why: str) -> RequestError:
     if field is None:
         return RequestError("the body is not a JSON object")
     name = field.group(1)
-    try:
-        value = bytes(_members(body).get(name, NOTHING))
-    except (msgspec.DecodeError, RecursionError):
-        value = b""
+    value = b"of another type"
+    if len(body) <= SHOWN_BODY_BYTES_MAX:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError):  # something else is wrong behind it
+            value = bytes(_members(body)[name])
     return _wrong_type(name, value, _EXPECTED.get(name, "a number"))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from typing import Any
 
 import pytest
@@ -179,6 +180,14 @@ def test_long_text_that_speaks_of_base64_is_text() -> None:
     assert facts.prompt_tokens > len(text) / 5
 
 
+def test_a_body_full_of_what_looks_like_media_is_read_in_no_time() -> None:
+    parts = '{"data":"","data":"x"},' * 150_000
+    began_s = time.perf_counter()
+    facts = reader(CHAT, ('{"messages":[' + parts.rstrip(",") + "]}").encode())
+    assert time.perf_counter() - began_s < 0.5
+    assert facts.prompt_bytes > 3_000_000
+
+
 def test_chinese_is_estimated_alike_however_it_is_written() -> None:
     body = chat("人工智能的发展" * 500)
     plain = reader(CHAT, json.dumps(body, ensure_ascii=False).encode())
@@ -250,6 +259,17 @@ def test_a_long_wrong_value_is_shown_in_part() -> None:
     with pytest.raises(RequestError) as caught:
         read(CHAT, {"stream": "x" * 100_000})
     assert len(str(caught.value)) < 120
+
+
+def test_a_wrong_value_in_a_huge_body_is_named_without_building_all_of_the_body() -> None:
+    huge = b'{"model":5,' + b",".join(b'"m%d":1' % n for n in range(200_000)) + b"}"
+    with pytest.raises(RequestError, match="^model is of another type, expected text$"):
+        reader(CHAT, huge)
+
+
+def test_a_wrong_type_is_told_even_where_the_rest_is_broken() -> None:
+    with pytest.raises(RequestError, match="^model is of another type, expected text$"):
+        reader(CHAT, b'{"model":5, "stream": tru}')
 
 
 @pytest.mark.parametrize(
