@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -65,12 +65,23 @@ class Recorder:
     @contextmanager
     def round(self, group: str, *, unit: str = "s", tokens: int = 0) -> Iterator[Round]:
         """One round of a group: the caller adds the samples of each side."""
+        with self.rounds({group: unit}, tokens=tokens) as rounds:
+            yield rounds[group]
+
+    @contextmanager
+    def rounds(self, units: Mapping[str, str], *, tokens: int = 0) -> Iterator[dict[str, Round]]:
+        """One round of several groups (with their units) that are measured together."""
         if self._given.wait_quiet and not wait_quiet(self._given.wait_quiet):
             say(f"others still take more than {QUIET_CORES} cores; measuring anyway")
         load = ForeignLoad()
-        one = Round()
-        yield one
-        one = msgspec.structs.replace(one, foreign_cores=round(load.cores(), 3))
+        rounds = {group: Round() for group in units}
+        yield rounds
+        foreign_cores = round(load.cores(), 3)
+        for group, one in rounds.items():
+            if one.samples:
+                self._keep(group, units[group], tokens, msgspec.structs.replace(one, foreign_cores=foreign_cores))
+
+    def _keep(self, group: str, unit: str, tokens: int, one: Round) -> None:
         self._groups.setdefault(group, Group(name=group, unit=unit, rounds=[], tokens=tokens)).rounds.append(one)
         shown = ", ".join(f"{label} {min(values):.3f}..{max(values):.3f}" for label, values in one.samples.items())
         say(f"{group}: {shown} {unit}; others took {one.foreign_cores:.2f} cores")

@@ -45,14 +45,14 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What should hold in one group: ``first`` over (or minus) ``second`` against ``bound``."""
+    """What should hold in one group: ``first`` over (or minus) ``second``, or its value alone, against ``bound``."""
 
     group: str
     first: str
-    second: str
+    second: str = ""
     direction: Literal["at most", "at least"]
     bound: float
-    kind: Literal["ratio", "difference"] = "ratio"
+    kind: Literal["ratio", "difference", "value"] = "ratio"
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +127,9 @@ def sides(group: Group) -> list[str]:
 
 
 def compared(group: Group, claim: Claim) -> list[float]:
-    """The comparison made within each round."""
+    """The comparison made within each round; for a claim about a value alone that value."""
+    if claim.kind == "value":
+        return [median(one.samples[claim.first]) for one in group.rounds if one.samples.get(claim.first)]
     pairs = [
         (median(one.samples[claim.first]), median(one.samples[claim.second]))
         for one in group.rounds
@@ -142,7 +144,8 @@ def judge(result: Result, claim: Claim) -> Verdict:
     """Whether the claim holds in this run. Raises BenchmarkError when it was never measured."""
     values = compared(result.group(claim.group), claim)
     if not values:
-        raise BenchmarkError(f"{claim.first} and {claim.second} were never measured together in {claim.group}")
+        what = " and ".join(filter(None, (claim.first, claim.second)))
+        raise BenchmarkError(f"{what} were never measured together in {claim.group}")
     measured = summarise(values)
     holds = measured.median <= claim.bound if claim.direction == "at most" else measured.median >= claim.bound
     return Verdict(claim=claim, measured=measured, holds=holds)

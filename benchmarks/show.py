@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.result import Group, Result, Verdict, compared, hit_tokens, side, sides, verdicts
+from benchmarks.result import Claim, Group, Result, Verdict, compared, hit_tokens, side, sides, verdicts
 
 Row = tuple[str, ...]
 SAMPLES_HEADER: Row = ("workload", "what", "median", "lowest", "highest", "samples", "cached tokens")
@@ -38,10 +38,10 @@ def claim_rows(result: Result) -> list[Row]:
 
 def _claim_row(verdict: Verdict, unit: str) -> Row:
     claim, measured = verdict.claim, verdict.measured
-    sign, suffix = ("/", "") if claim.kind == "ratio" else ("−", f" {unit}")
+    suffix = "" if claim.kind == "ratio" else f" {unit}"
     return (
         claim.group,
-        f"{claim.first} {sign} {claim.second}",
+        comparison(claim),
         f"{number(measured.median)}{suffix}",
         number(measured.low),
         number(measured.high),
@@ -49,6 +49,13 @@ def _claim_row(verdict: Verdict, unit: str) -> Row:
         f"{claim.direction} {claim.bound:g}{suffix}",
         "yes" if verdict.holds else "NO",
     )
+
+
+def comparison(claim: Claim) -> str:
+    """What a claim looks at, in short."""
+    if claim.kind == "value":
+        return claim.first
+    return f"{claim.first} {'/' if claim.kind == 'ratio' else '−'} {claim.second}"
 
 
 def number(value: float) -> str:
@@ -128,9 +135,10 @@ def _plot_comparisons(axes: Any, result: Result) -> None:
         axes.plot(values, [line] * len(values), "o", color="tab:blue", alpha=0.4)
         axes.plot([median(values)], [line], "|", color="black", markersize=22)
         axes.plot([claim.bound], [line], "x", color="tab:red", markersize=9)
-    names = [f"{claim.group}\n{claim.first} / {claim.second}" for claim in result.claims]
-    if any(claim.kind == "difference" for claim in result.claims):
-        names = [f"{claim.group}\n{claim.first} − {claim.second}, s" for claim in result.claims]
+    names = [
+        f"{claim.group}\n{comparison(claim)}{'' if claim.kind == 'ratio' else f', {result.group(claim.group).unit}'}"
+        for claim in result.claims
+    ]
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_xlabel("dots: rounds, line: their median, cross: the bound")

@@ -126,14 +126,22 @@ class ServerProcess:
             progress(waited_s)
             time.sleep(0.25)
 
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The server's process and its children, without what we start it under; none when it does not run."""
+        if self._process is None:
+            return []
+        try:
+            children: list[psutil.Process] = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return children
+
     def processor_s(self) -> float:
         """Seconds of processor time that the server and its children have used; 0 when it does not run."""
-        if self._process is None:
-            return 0.0
         total = 0.0
         with contextlib.suppress(psutil.Error):  # a child ended meanwhile
-            server = psutil.Process(self._process.pid)
-            for process in (server, *server.children(recursive=True)):
+            for process in self.processes:
                 times = process.cpu_times()
                 total += times.user + times.system
         return total
