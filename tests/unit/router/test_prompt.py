@@ -263,12 +263,12 @@ def test_a_long_wrong_value_is_shown_in_part() -> None:
 
 def test_a_wrong_value_in_a_huge_body_is_named_without_building_all_of_the_body() -> None:
     huge = b'{"model":5,' + b",".join(b'"m%d":1' % n for n in range(200_000)) + b"}"
-    with pytest.raises(RequestError, match="^model is of another type, expected text$"):
+    with pytest.raises(RequestError, match=r"^model is of another type, expected text$"):
         reader(CHAT, huge)
 
 
 def test_a_wrong_type_is_told_even_where_the_rest_is_broken() -> None:
-    with pytest.raises(RequestError, match="^model is of another type, expected text$"):
+    with pytest.raises(RequestError, match=r"^model is of another type, expected text$"):
         reader(CHAT, b'{"model":5, "stream": tru}')
 
 
