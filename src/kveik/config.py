@@ -283,7 +283,7 @@ class RouterSettings:
     )
     exact_blocks_max: int = setting(
         1 << 20,
-        "Most KV blocks of one engine (about 60 bytes of memory each) that are followed; an engine that holds more is "
+        "Most KV blocks of one engine (50 to 110 bytes of memory each) that are followed; an engine that holds more is "
         "answered for approximately.",
         unit="blocks",
         minimum=1024,

@@ -73,22 +73,31 @@ class BlockTable:
         place = self._place(key, key.to_bytes(8, "little"))
         if value == 0:
             self._drop(key, place)
-            return
-        if place >= 0:
+        elif place >= 0:
             self._value_view[place] = value
-            return
-        if key not in self._beside:
-            place = self._place(key, _NO_KEY)
-            if place >= 0:
-                self._key_view[place] = key
-                self._value_view[place] = value
-                self._room -= 1
-                if self._room < 0:
-                    self._double()
-                return
-        self._beside[key] = value
-        if len(self._beside) > len(self._keys) * _BESIDE:
-            self._double()
+        elif key in self._beside:
+            self._beside[key] = value
+        else:
+            self._put_new(key, value)
+
+    def add(self, key: int, value: int) -> bool:
+        """Set a key's value if it isn't there; whether it wasn't."""
+        key = key or 1
+        if self._place(key, key.to_bytes(8, "little")) >= 0 or key in self._beside:
+            return False
+        self._put_new(key, value)
+        return True
+
+    def set_bits(self, key: int, bits: int) -> None:
+        """Set these bits in a key's value, which was 0 if the key wasn't there."""
+        key = key or 1
+        place = self._place(key, key.to_bytes(8, "little"))
+        if place >= 0:
+            self._value_view[place] |= bits
+        elif key in self._beside:
+            self._beside[key] |= bits
+        else:
+            self._put_new(key, bits)
 
     def clear(self) -> None:
         """Forget all."""
@@ -102,6 +111,19 @@ class BlockTable:
         self._keys[gone] = 0
         self._room += int(np.count_nonzero(gone))
         self._beside = {key: kept for key, value in self._beside.items() if (kept := value & ~bits)}
+
+    def _put_new(self, key: int, value: int) -> None:
+        place = self._place(key, _NO_KEY)
+        if place >= 0:
+            self._key_view[place] = key
+            self._value_view[place] = value
+            self._room -= 1
+            if self._room < 0:
+                self._double()
+            return
+        self._beside[key] = value
+        if len(self._beside) > len(self._keys) * _BESIDE:
+            self._double()
 
     def _drop(self, key: int, place: int) -> None:
         if place >= 0:

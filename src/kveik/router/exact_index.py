@@ -154,11 +154,10 @@ class ExactIndex:
         for number, wire_hash in enumerate(event.block_hashes):
             name = short_hash(wire_hash)
             key = _xxh3(packed[number * size : (number + 1) * size], key) or 1
-            if held.keys.get(name):
+            if not held.keys.add(name, key):
                 held.copies[name] = held.copies.get(name, 0) + 1
                 continue
-            held.keys.put(name, key)
-            self._holders.put(key, self._holders.get(key) | bit)
+            self._holders.set_bits(key, bit)
             if key in self._awaited:
                 self._sent.get(self._awaited[key], {}).pop(slot, None)
 

@@ -62,6 +62,24 @@ def test_bits_can_be_taken_out_of_all_values() -> None:
     assert len(table) == sum(key % 3 != 0 for key in range(1, 500))
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(range(1, 40)), st.integers(1, 7), st.booleans()), max_size=100), st.booleans()
+)
+def test_adding_keys_and_setting_bits_do_what_a_dict_would(steps: list[tuple[int, int, bool]], crowded: bool) -> None:
+    table, expected = BlockTable(), dict[int, int]()
+    for number, value, whole in steps:
+        key = number if crowded else number * 0x9E3779B97F4A7C15 % 2**64
+        if whole:
+            assert table.add(key, value) == (key not in expected)
+            expected.setdefault(key, value)
+        else:
+            table.set_bits(key, value)
+            expected[key] = expected.get(key, 0) | value
+    assert {key: table.get(key) for key in expected} == expected
+    assert len(table) == len(expected)
+
+
 def test_a_key_of_zero_and_an_emptied_table() -> None:
     table = BlockTable()
     table.put(0, 5)
