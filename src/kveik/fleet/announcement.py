@@ -54,8 +54,10 @@ class EngineAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     @property
     def name(self) -> str:
         """The engine's id, or host and port."""
+        if self.engine_id:
+            return self.engine_id
         host, port = self.host_port
-        return self.engine_id or f"{host}:{port}"
+        return f"{host}:{port}"
 
     def same_engine(self, other: "EngineAnnouncement") -> bool:
         """Whether both speak of one engine with one cache.

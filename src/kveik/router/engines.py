@@ -20,6 +20,7 @@ class EngineView:
     ``prefill_tokens_s`` is learned from answers; 0 while unknown. ``share`` is the part of a full
     engine's load that it may get now (below 1 after a return: slow start). ``group`` is its KV
     namespace: engines of one group share blocks. ``back_s`` is when it came back, 0 if it never left.
+    ``name`` is its id in the fleet, and ``host_header`` what requests to it say in ``Host``.
     """
 
     announcement: EngineAnnouncement
@@ -38,18 +39,16 @@ class EngineView:
     cards: list[dict[str, Any]] = field(default_factory=list)
     back_s: float = 0.0
     looked_at: bool = False
+    name: str = field(init=False)
+    host_header: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Wanted for each request; another name or address would be another engine.
+        self.name = self.announcement.name
+        host, port = self.announcement.host_port
+        self.host_header = b"%s:%d" % (host.encode(), port)
 
     @property
     def takes_requests(self) -> bool:
         """Whether clients' requests may be sent to it."""
         return self.state == "ready" and self.breaker.state == CLOSED
-
-    @property
-    def host_header(self) -> bytes:
-        """What requests to it say in ``Host``."""
-        return b"%s:%d" % (self.announcement.host_port[0].encode(), self.announcement.host_port[1])
-
-    @property
-    def name(self) -> str:
-        """Its id in the fleet."""
-        return self.announcement.name
