@@ -46,7 +46,7 @@ class EngineView:
         # Wanted for each request; another name or address would be another engine.
         self.name = self.announcement.name
         host, port = self.announcement.host_port
-        self.host_header = b"%s:%d" % (host.encode(), port)
+        self.host_header = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
 
     @property
     def takes_requests(self) -> bool:
