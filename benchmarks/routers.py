@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from benchmarks.machine import ROOT
-from benchmarks.native import chat_body, on_core
+from benchmarks.native import chat_body, on_core, wait_ready
 from kveik.engine.process import ServerProcess, free_port
 
 PEERS = ROOT / ".kveik" / "peers"
@@ -138,7 +138,7 @@ class RunningRouter:
     def start(self) -> float:
         """Start and wait for the first answered request; seconds until then."""
         self._server.start()
-        return self._server.wait_ready(self._serves, START_S)
+        return wait_ready(self._server, self._serves, START_S)
 
     def stop(self) -> None:
         """End it as an operator would, by SIGTERM."""

@@ -22,7 +22,8 @@ def main() -> int:
     names = parser.parse_args().names or list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
         parser.error(f"unknown peer {unknown[0]}; known are {', '.join(PEERS)}")
-    return 0 if all([install(name) for name in names]) else 1
+    failed = [name for name in names if not install(name)]
+    return 1 if failed else 0
 
 
 def install(name: str) -> bool:
