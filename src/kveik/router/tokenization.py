@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from kveik.errors import RenderError
+from kveik.router.rendering import Draft
 
 #: Memory of the pieces that are remembered.
 REMEMBERED_BYTES = 32 << 20
@@ -27,18 +28,6 @@ _SAMPLES = (
     "1234567890 a1b2",
     "",
 )
-
-
-class Draft:
-    """A text on its way to tokens: what is known, and the pieces that must be tokenized."""
-
-    __slots__ = ("known", "missing", "missing_chars", "special_tokens")
-
-    def __init__(self, known: list[bytes | None], missing: list[str], *, special_tokens: bool) -> None:
-        self.known = known
-        self.missing = missing
-        self.missing_chars = sum(map(len, missing))
-        self.special_tokens = special_tokens
 
 
 class Tokenization:

@@ -20,8 +20,8 @@ from kveik.fleet.client import FleetClient
 from kveik.router import exact_routing
 from kveik.router.app import RouterApp, running_router
 from kveik.router.exactness import Exactness, Predictions
+from kveik.router.model_folder import Rendering
 from kveik.router.parity import DIFFERS, KINDS, SAME, UNKNOWN, Verdict
-from kveik.router.rendering import Rendering
 from kveik.simulate.server import SimServer
 from tests.model_folders import CHATML, make_model_folder
 from tests.unit.router.rig import run, until

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kveik.config import SimEngineSettings
+from kveik.router.model_folder import Rendering
 from kveik.router.parity import (
     DIFFERS,
     KINDS,
@@ -20,7 +21,6 @@ from kveik.router.parity import (
     first_difference,
     verdict,
 )
-from kveik.router.rendering import Rendering
 from kveik.router.upstream import EnginePool
 from kveik.simulate.server import SimServer
 from tests.model_folders import CHATML, make_model_folder

@@ -15,7 +15,8 @@ from kveik.router import tokenization
 from kveik.router.chat_template import ChatTemplate
 from kveik.router.conversation import Conversation
 from kveik.router.facts import TokenPrompt
-from kveik.router.rendering import Rendering, Unfinished, given_ids
+from kveik.router.model_folder import Rendering
+from kveik.router.rendering import Unfinished, given_ids
 from kveik.router.tokenization import Tokenization
 from tests.model_folders import CHATML, PARTS, STRICT, make_model_folder
 
