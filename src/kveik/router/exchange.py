@@ -27,6 +27,9 @@ from kveik.router.upstream import EngineConnection
 
 ERROR_TEXT_BYTES = 4096
 
+# Looking a member up in its enum costs as much as passing a piece on.
+_MORE, _COMPLETE = Step.MORE, Step.COMPLETE
+
 
 class Dispatcher(Protocol):
     """What an exchange needs of the router."""
@@ -247,7 +250,7 @@ class Exchange:
         if self._relay.wants_pieces:
             data = b"".join(pieces)
         step = self._relay.went_on(data, complete=complete)
-        if step is not Step.MORE:
+        if step is not _MORE:
             self._step(step, complete)
 
     def _first_byte(self) -> None:
@@ -256,11 +259,11 @@ class Exchange:
         self._router.first_byte(self)
 
     def _step(self, step: Step, complete: bool) -> None:
-        if step is Step.MORE:
+        if step is _MORE:
             return
         if complete:  # the connection goes back to the pool by itself
             self._connection = None
-        if step is Step.COMPLETE:
+        if step is _COMPLETE:
             if self._blamed_later:
                 self._settle_blame()
             self._over(keep=self._client.keep_alive)

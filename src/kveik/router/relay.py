@@ -44,6 +44,10 @@ class Step(Enum):
     MISFIT = "misfit"  # the client was told to expect a stream, and this is none
 
 
+# Looking a member up in its enum costs as much as passing a piece on.
+_MORE, _COMPLETE = Step.MORE, Step.COMPLETE
+
+
 class Relay:
     """One answer.
 
@@ -97,7 +101,7 @@ class Relay:
         if self._watch is None and not self.begun:
             return self._hold(data, complete)
         if not data and not complete:
-            return Step.MORE
+            return _MORE
         watch = self._watch
         if watch is not None:
             if data:
@@ -107,7 +111,7 @@ class Relay:
                     self._write(data.removesuffix(http1.LAST_CHUNK))
                 return Step.UNFINISHED
         self._write(data)
-        return self._completed(watch.tail if watch is not None else data) if complete else Step.MORE
+        return self._completed(watch.tail if watch is not None else data) if complete else _MORE
 
     def _hold(self, data: bytes, complete: bool) -> Step:
         self._held.append(data)
@@ -118,7 +122,7 @@ class Relay:
             return self._completed(answer)
         if self._size > HOLD_MAX_BYTES:
             self._write(b"".join(self._held))
-        return Step.MORE
+        return _MORE
 
     def _completed(self, tail: bytes) -> Step:
         record = self._record
@@ -126,7 +130,7 @@ class Relay:
         record.prompt_tokens, record.completion_tokens, record.cached_tokens = usage_in(tail[-TAIL_BYTES:])
         if self._chunks_ours:
             self._client.write(http1.LAST_CHUNK)
-        return Step.COMPLETE
+        return _COMPLETE
 
     def _write(self, data: bytes) -> None:
         """Body, after the head if that is still here."""

@@ -19,6 +19,7 @@ _USAGE = re.compile(
     rb'"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens'
     rb'|cache_read_input_tokens|cache_creation_input_tokens)"\s*:\s*(\d{1,12})'
 )
+_NO_USAGE = (-1, -1, -1)
 _PROMPT, _COMPLETION = (b"prompt_tokens", b"input_tokens"), (b"completion_tokens", b"output_tokens")
 
 KEEP_ALIVE = b": keep-alive\n\n"
