@@ -9,6 +9,7 @@ from kveik.router.parity import DIFFERS, SAME, Verdict
 
 #: The last predictions that are looked at, how many there must be, and from which part of wrong ones all are.
 WINDOW, ENOUGH, WRONG = 20, 8, 0.5
+NO_WORD = "its events told nothing of a prompt that it was sent: does it publish them, and is prefix caching on?"
 #: After so long an engine whose predictions were wrong gets another chance.
 AGAIN_S = 300.0
 
@@ -71,13 +72,16 @@ class Exactness:
                 return f"{verdict.kind}: {verdict.why}"
         return ""
 
+    @property
+    def _events_speak(self) -> bool:
+        """Whether a request of our own was seen among its events, so they are its own and it does publish them."""
+        return any(verdict.result == SAME and verdict.how == "events" for verdict in self.verdicts or ())
+
     def renderings(self, now_s: float) -> frozenset[str]:
         """Renderings whose prompts can be looked up exactly; empty text stands for prompts of token ids."""
         if self.events_why or self.verdicts is None or self.mismatch or self.predictions.distrusted(now_s):
             return frozenset()
-        if not any(verdict.result == SAME for verdict in self.verdicts):
-            return frozenset()
-        return frozenset({"", self.rendering})
+        return frozenset({"", self.rendering}) if self._events_speak else frozenset()
 
     def why(self, now_s: float) -> str:
         """Why answers for it are approximate; empty if they are exact."""
@@ -89,8 +93,8 @@ class Exactness:
             return f"it renders prompts differently. {self.mismatch}"
         if why := self.predictions.why(now_s):
             return why
-        if not any(verdict.result == SAME for verdict in self.verdicts):
-            return f"no kind of body could be compared: {self.verdicts[0].why}"
+        if not self._events_speak:
+            return NO_WORD
         if not self.rendering:
             return f"only prompts of token ids are looked up exactly: {self.rendering_why}"
         return ""

@@ -214,6 +214,19 @@ def test_an_engine_without_events_stays_approximate_and_says_so(tmp_path: Path, 
         run(test)
 
 
+def test_an_engine_that_publishes_nothing_where_it_says_is_not_taken_for_an_empty_one(
+    tmp_path: Path, folder: Path
+) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(silent, "e1", folder, **deaf), words(other, "e2", folder)) as app:
+            await until_exact(app, "e2")
+            await until_why(app, "its events told nothing of a prompt that it was sent")
+
+    with engine(folder) as other, engine(folder) as silent, engine(folder) as elsewhere:
+        deaf = {"events": elsewhere.events_endpoint, "replay": elsewhere.replay_endpoint}
+        run(test)
+
+
 def test_another_block_size_than_announced_ends_exact_answers_with_the_reason(tmp_path: Path, folder: Path) -> None:
     async def test() -> None:
         async with routing(tmp_path, words(server, "e1", folder, block_tokens=32)) as app:
@@ -348,7 +361,7 @@ def test_less_than_a_block_and_tokens_of_a_shared_cache_are_no_wrong_predictions
 
 
 def exactness(*results: str, **given: Any) -> Exactness:
-    verdicts = [Verdict(f"kind {number}", result, "tokenize", "why") for number, result in enumerate(results)]
+    verdicts = [Verdict(f"kind {number}", result, "events", "why") for number, result in enumerate(results)]
     return Exactness(**{"events_why": "", "rendering": "r", "verdicts": verdicts or None, **given})
 
 
@@ -360,7 +373,8 @@ def exactness(*results: str, **given: Any) -> Exactness:
         (exactness(SAME, events_why="lost"), "lost"),
         (exactness(), "not been compared"),
         (exactness(SAME, DIFFERS), "it renders prompts differently. kind 1: why"),
-        (exactness(UNKNOWN), "no kind of body could be compared: why"),
+        (exactness(UNKNOWN), "its events told nothing"),
+        (exactness(SAME, verdicts=[Verdict("chat", SAME, "tokenize")]), "its events told nothing"),
         (exactness(SAME, rendering="", rendering_why="no folder"), "only prompts of token ids are looked up exactly"),
     ],
 )
