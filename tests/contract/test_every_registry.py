@@ -149,7 +149,8 @@ def test_an_engine_that_became_another_one_proves_itself_again(registry: Registr
     registry.announce(engine(1))
     registry.change_state("e1", Event.PROVE, "it answered")
     assert registry.announce(engine(1, models=("qwen3-8b", "adapter"))).state is State.READY
-    assert registry.announce(engine(1, namespace="abcd")).state is State.ANNOUNCED
+    assert registry.announce(engine(1, namespace="abcd")).state is State.READY  # it did not know before
+    assert registry.announce(engine(1, namespace="ef01")).state is State.ANNOUNCED
 
 
 def test_a_name_and_an_address_belong_to_one_engine(registry: Registry) -> None:

@@ -59,18 +59,20 @@ class EngineAnnouncement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         host, port = self.host_port
         return f"{host}:{port}"
 
-    def same_engine(self, other: "EngineAnnouncement") -> bool:
-        """Whether both speak of one engine with one cache.
+    def same_engine(self, later: "EngineAnnouncement") -> bool:
+        """Whether ``later`` speaks of the same engine with the same cache.
 
-        Lease, labels and further models (adapters, which are loaded and unloaded) may differ.
+        Lease, labels and further models (adapters, which are loaded and unloaded) may differ, and
+        what was not known may be told: an engine tells its namespace with its first request.
         """
-        return self._identity == other._identity
+        if (self.host_port, self.name, self.simulated) != (later.host_port, later.name, later.simulated):
+            return False
+        return all(not known or known == told for known, told in zip(self._facts, later._facts, strict=True))
 
     @property
-    def _identity(self) -> tuple[str | int | bool, ...]:
+    def _facts(self) -> tuple[str | int, ...]:
         base_model = self.models[0] if self.models else ""
-        limits = self.max_model_tokens, self.block_tokens
-        return *self.host_port, self.name, base_model, self.namespace, *limits, self.events, self.replay, self.simulated
+        return base_model, self.namespace, self.max_model_tokens, self.block_tokens, self.events, self.replay
 
 
 def check_announcement(announcement: EngineAnnouncement) -> EngineAnnouncement:

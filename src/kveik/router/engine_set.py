@@ -45,6 +45,7 @@ class EngineSet:
             elif known.announcement.models != member.announcement.models:
                 fresh.append(known)  # adapters came or went: its list is read again
             known.announcement = member.announcement
+            known.group = member.announcement.namespace  # an engine may tell it later
             known.state, known.why = member.state.value, member.why
         self.rebuild()
         return fresh

@@ -100,6 +100,13 @@ def test_an_adapter_a_label_or_another_lease_make_no_other_engine() -> None:
     assert first.same_engine(engine(1, url="http://10.0.0.1:8000/"))
 
 
+def test_what_was_not_known_may_be_told_later_and_not_taken_back() -> None:
+    told = engine(1, namespace="ab", block_tokens=16, max_model_tokens=4096)
+    assert engine(1).same_engine(told)
+    assert not told.same_engine(engine(1))
+    assert not told.same_engine(engine(1, namespace="cd", block_tokens=16, max_model_tokens=4096))
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -112,4 +119,5 @@ def test_an_adapter_a_label_or_another_lease_make_no_other_engine() -> None:
     ],
 )
 def test_whatever_makes_cached_blocks_useless_makes_another_engine(changed: dict[str, Any]) -> None:
-    assert not engine(1).same_engine(engine(1, **changed))
+    known = {"namespace": "01", "block_tokens": 16, "max_model_tokens": 4096, "events": "tcp://10.0.0.1:7"}
+    assert not engine(1, **known).same_engine(engine(1, **{**known, **changed}))

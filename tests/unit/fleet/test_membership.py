@@ -95,7 +95,9 @@ def test_an_isolated_engine_without_a_lease_is_not_kept_for_ever_after_it_was_wi
 
 
 def test_an_engine_that_became_another_one_proves_itself_again() -> None:
-    other = READY.announce(engine(1, namespace="abcd"), NOW + 1)
+    told = READY.announce(engine(1, namespace="abcd"), NOW + 1)  # it did not know before
+    assert state_of(told) is State.READY
+    other = told.announce(engine(1, namespace="ef01"), NOW + 2)
     assert state_of(other) is State.ANNOUNCED
     assert "another engine than before" in other.member("e1").why
     adapter = READY.announce(engine(1, models=("qwen3-8b", "lora")), NOW + 1)

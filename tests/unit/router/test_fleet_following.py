@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from kveik.config import RouterSettings
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
@@ -69,6 +71,23 @@ def test_an_engine_whose_lease_ended_is_out_and_back_with_the_next_heartbeat(tmp
 
     with SimulatedEngine() as engine:
         words = EngineAnnouncement(url=engine.url, engine_id="e1", lease_s=1.0)
+        run(test)
+
+
+def test_a_namespace_that_is_told_later_joins_the_engine_to_its_group_and_takes_nothing_from_it(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with following(tmp_path) as (app, client):
+            await told(lambda: client.announce(words))
+            await until_state(app, "ready")
+            before = app.router.engines.by_name["e1"]
+            assert before.group == ""
+            await told(lambda: client.announce(msgspec.structs.replace(words, namespace="abcd")))
+            await until(lambda: before.group == "abcd", "the engine has a group")
+            assert app.router.engines.by_name["e1"] is before
+            assert before.takes_requests
+
+    with SimulatedEngine() as engine:
+        words = EngineAnnouncement(url=engine.url, engine_id="e1")
         run(test)
 
 
