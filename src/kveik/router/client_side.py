@@ -15,8 +15,6 @@ logger = logging.getLogger(__name__)
 #: Requests of one connection that may wait for their turn (HTTP pipelining); more are not read.
 PIPELINED_MAX = 8
 
-_DROPPED = http1.HOP_BY_HOP | http1.OWN_REQUEST_HEADERS
-
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
@@ -215,10 +213,11 @@ class ClientConnection(asyncio.Protocol):
         assert reading is not None
         lower = name.lower()
         reading.head_bytes += len(name) + len(value) + 4
-        if lower in _KEPT_APART:
-            _KEPT_APART[lower](reading, value)
-        if lower not in _NOT_PASSED_ON:
+        keep_apart = _NOT_PASSED_ON.get(lower)
+        if keep_apart is None:
             reading.headers.append(b"%s: %s\r\n" % (name, value))
+        else:
+            keep_apart(reading, value)
 
     def on_headers_complete(self) -> None:
         """The head is complete: refuse what is too large before it is read."""
@@ -382,7 +381,12 @@ def _traceparent(reading: Incoming, value: bytes) -> None:
     reading.traceparent = value
 
 
-_KEPT_APART = {
+def _dropped(_: Incoming, __: bytes) -> None:
+    """Of this connection only."""
+
+
+_NOT_PASSED_ON = {
+    **dict.fromkeys(http1.HOP_BY_HOP | http1.OWN_REQUEST_HEADERS, _dropped),
     b"host": _host,
     b"content-length": _length,
     b"expect": _expects,
@@ -391,4 +395,3 @@ _KEPT_APART = {
     b"x-request-id": _request_id,
     b"traceparent": _traceparent,
 }
-_NOT_PASSED_ON = _DROPPED | {b"authorization", b"x-api-key"}

@@ -12,6 +12,7 @@ that may run twice, and within the retry budget. How the answer gets to the clie
 """
 
 import asyncio
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -63,8 +64,8 @@ class Exchange:
     """One request of one client. Made by the router; :meth:`start` begins it."""
 
     __slots__ = (
-        "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_repeatable",
-        "_router", "_stale_once", "_status", "attempt_began_s", "body", "booked_tokens", "choice", "comment_after_s",
+        "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_router",
+        "_stale_once", "_status", "attempt_began_s", "body", "booked_tokens", "choice", "comment_after_s",
         "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s", "longer_than_tokens", "method",
         "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent",
     )  # fmt: skip
@@ -92,7 +93,6 @@ class Exchange:
         self.last_byte_s = self.attempt_began_s = self._loop.time()
         self.started_s = perf_counter()  # uvloop's time moves once a millisecond: too coarse for what is measured
         self._relay = Relay(client, record, target.partition(b"?")[0])
-        self._repeatable = repeatable(method, target)
         self.engine: EngineView | None = None
         self.choice: Choice | None = None
         self.booked_tokens = -1  # on the engine of this attempt; negative: nothing is booked
@@ -164,7 +164,7 @@ class Exchange:
 
     def _fail(self, evidence: Evidence, why: str, answer: bytes = b"") -> None:
         """One attempt is over without success; ``answer`` is the engine's own error answer."""
-        verdict = judge(evidence, repeatable=self._repeatable)
+        verdict = judge(evidence, repeatable=repeatable(self.method, self.target))
         engine = self.engine
         assert engine is not None
         self.record.why = why
@@ -219,7 +219,7 @@ class Exchange:
 
     # -- the answer -----------------------------------------------------------------------------
 
-    def answer_began(self, status: int, head: bytes, data: bytes, pieces: list[bytes], complete: bool) -> None:
+    def answer_began(self, status: int, head: bytes, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """The engine's answer has begun."""
         self.last_byte_s = self._loop.time()
         self._status = status
@@ -237,7 +237,7 @@ class Exchange:
             data = b"".join(pieces)
         self._step(self._relay.began(status, head, data, complete=complete), complete)
 
-    def answer_went_on(self, data: bytes, pieces: list[bytes], complete: bool) -> None:
+    def answer_went_on(self, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """More of the engine's answer."""
         self.last_byte_s = self._loop.time()
         if self._status >= 400:

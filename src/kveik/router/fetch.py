@@ -1,6 +1,7 @@
 """Requests of the router's own to an engine, over the same connections as those of clients."""
 
 import asyncio
+from collections.abc import Sequence
 
 from kveik.errors import EngineError
 from kveik.router import http1
@@ -22,12 +23,12 @@ class _Answer:
         self._pieces: list[bytes] = []
         self._size = 0
 
-    def answer_began(self, status: int, head: bytes, data: bytes, pieces: list[bytes], complete: bool) -> None:
+    def answer_began(self, status: int, head: bytes, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """The head is there."""
         self._status = status
         self.answer_went_on(data, pieces, complete)
 
-    def answer_went_on(self, data: bytes, pieces: list[bytes], complete: bool) -> None:
+    def answer_went_on(self, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """A part of the body is there."""
         self._pieces += pieces
         self._size += sum(map(len, pieces))

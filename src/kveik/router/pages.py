@@ -66,6 +66,9 @@ class _Later:
         """The answer is short."""
 
 
+_READING = (b"GET", b"HEAD")
+
+
 class OwnPages:
     """The router's own answers. ``metrics`` gives the text of /metrics, ``more`` parts of /fleet of others.
 
@@ -99,11 +102,12 @@ class OwnPages:
 
     def answer(self, client: ClientConnection, request: Incoming) -> UnderWay | bool:
         """Answer it if it is one of ours: True, or the answer to come; False if it is not."""
-        path = request.target.partition(b"?")[0]
-        if path.startswith(b"/fleet"):
-            return self._fleet(client, request, path)
-        if request.method not in (b"GET", b"HEAD"):
+        fleet = request.target.startswith(b"/fleet")
+        if not fleet and request.method not in _READING:  # most requests
             return False
+        path = request.target.partition(b"?")[0]
+        if fleet:
+            return self._fleet(client, request, path)
         if path == b"/v1/models":
             self._models(client, request)
             return True

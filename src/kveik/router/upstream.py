@@ -7,7 +7,7 @@ message end (and, for exchanges that frame the body anew, what its pieces are).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import httptools
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 HEAD_MAX_BYTES = 64 << 10
 
+_NO_PIECES: Sequence[bytes] = ()
+
 
 class Answered(Protocol):
     """What a connection tells the exchange that it carries."""
@@ -26,10 +28,10 @@ class Answered(Protocol):
     def wants_pieces(self) -> bool:
         """Whether the body is needed without its framing."""
 
-    def answer_began(self, status: int, head: bytes, data: bytes, pieces: list[bytes], complete: bool) -> None:
+    def answer_began(self, status: int, head: bytes, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """The answer's head is complete; ``data`` are the raw bytes of the body that came with it."""
 
-    def answer_went_on(self, data: bytes, pieces: list[bytes], complete: bool) -> None:
+    def answer_went_on(self, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """More raw bytes of the body."""
 
     def attempt_failed(self, failure: Failure, why: str) -> None:
@@ -97,8 +99,7 @@ class EngineConnection(asyncio.Protocol):
             self._lost(Failure.MALFORMED, f"its answer is no HTTP: {error}")
             return
         if had_head:
-            pieces, self._pieces = self._pieces, []
-            exchange.answer_went_on(data, pieces, self._complete)
+            exchange.answer_went_on(data, self._take_pieces() if self._gives_pieces else _NO_PIECES, self._complete)
         elif self._head:
             self._answer_begins(exchange, data)
         else:
@@ -116,8 +117,13 @@ class EngineConnection(asyncio.Protocol):
             self._lost(Failure.MALFORMED, f"unexpected head of an answer with status {self._status}")
             return
         self._raw = b""
-        pieces, self._pieces = self._pieces, []
-        exchange.answer_began(self._status, raw[:end], raw[end:], pieces, self._complete)
+        exchange.answer_began(self._status, raw[:end], raw[end:], self._take_pieces(), self._complete)
+
+    def _take_pieces(self) -> Sequence[bytes]:
+        pieces = self._pieces
+        if pieces:
+            self._pieces = []
+        return pieces
 
     def _done(self) -> None:
         self.exchange = None
