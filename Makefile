@@ -16,7 +16,7 @@ PYTEST_VLLM := $(VLLM)/python -m pytest -m vllm
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check bench verify models docs format dev vllm lmcache demo-model clean
+.PHONY: help demo test check bench verify models docs format dev vllm lmcache peers demo-model clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -40,7 +40,7 @@ check: dev ## format, lint, types, import contract, docs, unit tests: about a mi
 verify: dev vllm demo-model ## prove on two real engines that a hit gives what a cold run gives
 	$(DEV)/kveik verify --start --model $(KVEIK_MODELS)/$(DEMO_MODEL) --engine-python $(KVEIK_ENGINE_PYTHON)
 
-bench: dev vllm lmcache demo-model ## measure speed and memory, also against LMCache: docs/benchmarks.md
+bench: dev vllm lmcache peers demo-model ## measure speed and memory, also against LMCache and other routers: docs/benchmarks.md
 	$(DEV)/python -m benchmarks.run
 
 models: vllm ## make all models that tests use
@@ -64,6 +64,9 @@ vllm: ## environment .venv-vllm: vLLM on CPU, pinned
 
 lmcache: ## environment .venv-lmcache: LMCache on the same vLLM, for the comparison
 	@$(if $(PYTHON),,$(error no Python 3.11 to 3.13 with venv found))$(PYTHON) scripts/environment.py lmcache
+
+peers: dev ## other routers, for the comparison; what cannot be installed is left out of it
+	-@$(DEV)/python scripts/peers.py
 
 clean: ## remove environments, models and everything else that was made
 	rm -rf .venv .venv-vllm .venv-lmcache .venv.lock .venv-vllm.lock .venv-lmcache.lock .kveik build dist .coverage

@@ -27,6 +27,8 @@ BENCHMARKS = {
     "against-lmcache": ("against_lmcache", LMCACHE, []),
     "overhead": ("overhead", VLLM, []),
     "startup": ("startup", VLLM, []),
+    "router-speed": ("router_speed", sys.executable, []),
+    "router-failures": ("router_failures", sys.executable, []),
 }
 
 
