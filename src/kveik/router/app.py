@@ -175,9 +175,9 @@ class RouterApp:
     def _save_prefixes(self, now_s: float) -> None:
         if self._settings.prefix_save_s and now_s >= self._prefixes_saved_s + self._settings.prefix_save_s:
             self._prefixes_saved_s = now_s
-            snapshot = self._prefixes.snapshot(self.router.engines)
-            if snapshot is not None:
-                task = self._loop.create_task(asyncio.to_thread(self._prefixes.write, snapshot))
+            engines = self._prefixes.to_save(self.router.engines)
+            if engines is not None:
+                task = self._loop.create_task(asyncio.to_thread(self._prefixes.save, engines))
                 self._background.add(task)
                 task.add_done_callback(self._background.discard)
 
@@ -201,11 +201,11 @@ class RouterApp:
         self._care.close()
         if self._exact is not None:
             self._exact.close()
-        snapshot = self._prefixes.snapshot(self.router.engines)
+        engines = self._prefixes.to_save(self.router.engines)
         self.router.close()
         await asyncio.sleep(0)  # connections learn of their end
-        if snapshot is not None:
-            await asyncio.to_thread(self._prefixes.write, snapshot)
+        if engines is not None:
+            await asyncio.to_thread(self._prefixes.save, engines)
         await asyncio.to_thread(self._close_files)
 
     def _close_files(self) -> None:

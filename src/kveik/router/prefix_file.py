@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -41,27 +41,32 @@ class SavedPrefixes(msgspec.Struct, frozen=True):
     engines: dict[int, str]
     entries: Entries
 
-    def encoded(self, now_s: float) -> bytes:
-        """As bytes; ``now_s`` is the time of day."""
-        table = np.empty(len(self.entries.keys), _ENTRY)
-        table["key"], table["mask"], table["age_s"] = self.entries
-        body = table.tobytes()
-        header = _Header(_FORMAT, self.secret, now_s, self.engines, xxhash.xxh3_64_intdigest(body))
-        return msgspec.json.encode(header) + b"\n" + body
 
-    @classmethod
-    def decoded(cls, raw: bytes, now_s: float) -> "SavedPrefixes":
-        """From bytes; ages count up to ``now_s``. Raises :class:`ValueError` for bytes that are no sound file."""
-        line, _, body = raw.partition(b"\n")
-        header = msgspec.json.decode(line, type=_Header)
-        if header.format != _FORMAT:
-            raise ValueError(f"its format is {header.format!r}, expected {_FORMAT!r}")
-        if xxhash.xxh3_64_intdigest(body) != header.digest:
-            raise ValueError("its checksum is wrong")
-        table = np.frombuffer(body, _ENTRY)
-        ages_s = table["age_s"] + np.float32(max(0.0, now_s - header.saved_at_s))
-        keys, masks = table["key"].astype(np.uint64), table["mask"].astype(np.uint64)
-        return cls(header.secret, header.engines, Entries(keys, masks, ages_s))
+def encoded(secret: int, engines: dict[int, str], pieces: Iterable[Entries], now_s: float) -> Iterator[bytes]:
+    """A file's content, piece by piece; ``now_s`` is the time of day."""
+    body: list[bytes] = []
+    digest = xxhash.xxh3_64()
+    for piece in pieces:
+        table = np.empty(len(piece.keys), _ENTRY)
+        table["key"], table["mask"], table["age_s"] = piece
+        body.append(table.tobytes())
+        digest.update(body[-1])
+    yield msgspec.json.encode(_Header(_FORMAT, secret, now_s, engines, digest.intdigest())) + b"\n"
+    yield from body
+
+
+def decoded(raw: bytes, now_s: float) -> SavedPrefixes:
+    """What these bytes say; ages count up to ``now_s``. Raises :class:`ValueError` for bytes that are no sound file."""
+    line, _, body = raw.partition(b"\n")
+    header = msgspec.json.decode(line, type=_Header)
+    if header.format != _FORMAT:
+        raise ValueError(f"its format is {header.format!r}, expected {_FORMAT!r}")
+    if xxhash.xxh3_64_intdigest(body) != header.digest:
+        raise ValueError("its checksum is wrong")
+    table = np.frombuffer(body, _ENTRY)
+    ages_s = table["age_s"] + np.float32(max(0.0, now_s - header.saved_at_s))
+    keys, masks = table["key"].astype(np.uint64), table["mask"].astype(np.uint64)
+    return SavedPrefixes(header.secret, header.engines, Entries(keys, masks, ages_s))
 
 
 class PrefixKeeper:
@@ -91,14 +96,14 @@ class PrefixKeeper:
         if not saved.engines:
             self._waiting = None
 
-    def snapshot(self, engines: Iterable[EngineView]) -> SavedPrefixes | None:
-        """A copy of what would be saved now; None if that is what was saved last."""
+    def to_save(self, engines: Iterable[EngineView]) -> dict[int, str] | None:
+        """Whose prefixes :meth:`save` has to save now; None if nothing has changed since it was asked last."""
         if self._path is None or self._index.changes == self._saved_changes:
             return None
         self._saved_changes = self._index.changes
-        return SavedPrefixes(self.secret, {engine.slot: _identity(engine) for engine in engines}, self._index.entries())
+        return {engine.slot: _identity(engine) for engine in engines}
 
-    def write(self, snapshot: SavedPrefixes) -> None:
+    def save(self, engines: dict[int, str]) -> None:
         """Replace the file; may run on any thread. A failure is logged: the old content is still there."""
         assert self._path is not None
         beside = self._path.with_name(self._path.name + ".new")
@@ -107,7 +112,7 @@ class PrefixKeeper:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 with open(descriptor, "wb") as file:
-                    file.write(snapshot.encoded(self._clock()))
+                    file.writelines(encoded(self.secret, engines, self._index.pieces(), self._clock()))
                 beside.replace(self._path)
             except OSError as error:
                 logger.warning("cannot save the prefix index in %s: %s", self._path, error.strerror or error)
@@ -121,7 +126,7 @@ def _identity(engine: EngineView) -> str:
 
 def _read(path: Path, now_s: float) -> SavedPrefixes | None:
     try:
-        return SavedPrefixes.decoded(path.read_bytes(), now_s)
+        return decoded(path.read_bytes(), now_s)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -13,7 +13,7 @@ the same time or later. So the end of an engine's prefix is found by bisection, 
 sent to the same engine a moment ago needs no write at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -35,6 +35,7 @@ _REFRESH = 32  # an entry's time is written again after this part of its life
 _FEW = 6  # keys up to which a loop beats numpy
 _LONGEST = 4  # part of the table, as a fraction, that one prompt may take
 _NEVER = 1 << 62
+_PIECE = 1 << 14  # entries that are copied at once, in less than a millisecond
 
 
 class Entries(NamedTuple):
@@ -192,11 +193,17 @@ class ApproximateIndex:
         self.changes += 1
         self._put(keys[depth : self._entries_max // _LONGEST], slot)
 
-    def entries(self) -> Entries:
-        """A copy of all that has not expired."""
-        live = self._times >= self._oldest
-        ages_s = (self._tick - self._times[live].astype(np.float32)) / _TICKS_S
-        return Entries(self._keys[live], self._masks[live], ages_s.astype(np.float32))
+    def pieces(self) -> Iterator[Entries]:
+        """A copy of all that has not expired, in pieces.
+
+        May run on another thread while the index is in use, which gets its turns between the pieces; an
+        entry that changes meanwhile may come out mixed up, which costs a miss.
+        """
+        keys, masks, times, tick, oldest = self._keys, self._masks, self._times, self._tick, self._oldest
+        for start in range(0, len(times), _PIECE):
+            part = slice(start, start + _PIECE)
+            live = np.flatnonzero(times[part] >= oldest) + start
+            yield Entries(keys[live], masks[live], ((tick - times[live].astype(np.float64)) / _TICKS_S).astype("f4"))
 
     def adopt(self, keys: NDArray[np.uint64], ages_s: NDArray[np.float32], slot: int) -> None:
         """The engine in this slot was sent these keys so long ago: entries of another index with the same secret."""

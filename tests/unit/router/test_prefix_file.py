@@ -1,6 +1,7 @@
 """A restart forgets nothing that still counts, and no file can harm a start."""
 
 import logging
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +40,10 @@ class Router:
         self.keeper = PrefixKeeper(path, self.index, secret=1 << 63 | 5, clock=wall)
 
     def save(self, *engines: EngineView) -> bool:
-        snapshot = self.keeper.snapshot(engines)
-        if snapshot is not None:
-            self.keeper.write(snapshot)
-        return snapshot is not None
+        to_save = self.keeper.to_save(engines)
+        if to_save is not None:
+            self.keeper.save(to_save)
+        return to_save is not None
 
     def depths(self, seed: int, count: int = 30) -> dict[int, int]:
         return dict(self.index.depths(keys(seed, count), self.now_s))
@@ -121,6 +122,22 @@ def test_a_large_index_is_restored_in_full(path: Path) -> None:
     assert after.index.size >= 0.99 * before.index.size
     whole = sum(after.depths(seed, 60) == {seed % 3: 60} for seed in range(200))
     assert whole >= 190
+
+
+def test_saving_on_a_thread_does_not_hinder_the_index_that_goes_on_learning(path: Path) -> None:
+    before = Router(path, Wall())
+    for seed in range(100):
+        before.index.add(keys(seed), 0, before.now_s)
+    to_save = before.keeper.to_save([engine("a", 0)])
+    assert to_save is not None
+    saving = threading.Thread(target=before.keeper.save, args=(to_save,))
+    saving.start()
+    for seed in range(100, 2000):
+        before.index.add(keys(seed), 0, before.now_s)
+    saving.join()
+    after = Router(path, Wall())
+    after.keeper.adopt(engine("a", 0))
+    assert sum(after.depths(seed) == {0: 30} for seed in range(100)) >= 95
 
 
 def test_nothing_is_written_while_nothing_changes(path: Path) -> None:
