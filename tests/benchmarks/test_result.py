@@ -102,3 +102,16 @@ def test_a_round_collects_samples_and_the_last_hit_of_each_side() -> None:
     assert one.samples == {"hit": [0.2, 0.3], "cold": [4.0]}
     assert one.hit_tokens == {"hit": 512, "cold": 0}
     assert side(Group(name="g", unit="s", rounds=[one, one]), "hit").count == 4
+
+
+def test_a_claim_about_a_value_alone_needs_no_other_side() -> None:
+    group = group_of({"a": [29.0]}, {"a": [31.0]}, {"a": [28.0], "b": [1.0]})
+    alone = Claim(group="g", first="a", direction="at most", bound=30.0, kind="value")
+    verdict = judge(result_of(group, alone), alone)
+    assert (verdict.measured.median, verdict.measured.high, verdict.holds) == (29.0, 31.0, True)
+
+
+def test_a_value_that_was_never_measured_is_no_verdict() -> None:
+    alone = Claim(group="g", first="c", direction="at most", bound=30.0, kind="value")
+    with pytest.raises(BenchmarkError, match=r"^c were never"):
+        judge(result_of(group_of({"a": [1.0]}), alone), alone)
