@@ -308,7 +308,7 @@ class RouterSettings:
         unit="path",
     )
     prefix_save_s: float = setting(
-        5.0, "How often they are saved; 0: never.", unit="s", minimum=0.0, maximum=WAIT_MAX_S
+        10.0, "How often they are saved; 0: never.", unit="s", minimum=0.0, maximum=WAIT_MAX_S
     )
     prefill_tokens_s: float = setting(
         8000.0, "Prompt tokens that an engine computes in a second, until its own rate is known.", unit="tokens/s",

@@ -20,6 +20,7 @@ from kveik.router.prefix_index import ApproximateIndex, Entries
 
 logger = logging.getLogger("kveik.router")
 
+_PAUSE_S = 0.0005
 _FORMAT = "kveik prefixes 1"
 _ENTRY = np.dtype([("key", "<u8"), ("mask", "<u8"), ("age_s", "<f4")])
 
@@ -112,10 +113,17 @@ class PrefixKeeper:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 with open(descriptor, "wb") as file:
-                    file.writelines(encoded(self.secret, engines, self._index.pieces(), self._clock()))
+                    file.writelines(encoded(self.secret, engines, _gently(self._index.pieces()), self._clock()))
                 beside.replace(self._path)
             except OSError as error:
                 logger.warning("cannot save the prefix index in %s: %s", self._path, error.strerror or error)
+
+
+def _gently(pieces: Iterable[Entries]) -> Iterator[Entries]:
+    """Let the loop's thread have the interpreter after each piece, instead of after the switch interval."""
+    for piece in pieces:
+        yield piece
+        time.sleep(_PAUSE_S)
 
 
 def _identity(engine: EngineView) -> str:
