@@ -320,6 +320,13 @@ def test_an_engine_is_isolated_at_once_while_etcd_hangs(own_etcd: Etcd, own_rout
             time.sleep(0.05)
         started_s = time.monotonic()
         assert registry.change_state("e1", Event.ISOLATE, "hung").state is State.ISOLATED
+        for call in (
+            lambda: registry.renew("e1"),
+            lambda: registry.withdraw("e1", ""),
+            lambda: registry.announce(engine(2)),
+        ):
+            with pytest.raises(RegistryError):
+                call()
         assert time.monotonic() - started_s < 0.2  # less than one answer of etcd is waited for
     finally:
         own_etcd.resume()

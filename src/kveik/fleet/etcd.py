@@ -65,6 +65,7 @@ class EtcdRegistry:
     def announce(self, announcement: EngineAnnouncement, *, listed: bool = False) -> Member:
         """Take an engine in, or renew it. Raises :class:`ConfigError` too, for what makes no sense."""
         check_announcement(announcement)
+        self._require_etcd()
 
         def step(view: Membership, now_s: float) -> Membership:
             return view.announce(announcement, now_s, listed=listed)
@@ -75,6 +76,7 @@ class EtcdRegistry:
 
     def renew(self, name: str) -> Member:
         """Take a heartbeat: one call to etcd, as long as the lease holds."""
+        self._require_etcd()
         lease, known = self._follower.lease(name), self.view.members.get(name)
         if lease and known is not None and known.state is not State.LOST and self._gateway.keep_alive(lease):
             return known
@@ -83,6 +85,7 @@ class EtcdRegistry:
 
     def withdraw(self, name: str, why: str) -> None:
         """Take an engine out."""
+        self._require_etcd()
         self._commit(lambda view, now_s: view.apply(name, Event.WITHDRAW, why, now_s))
 
     def change_state(self, name: str, event: Event, why: str) -> Member:
@@ -107,6 +110,11 @@ class EtcdRegistry:
         self._follower.stop()
         if self._copy is not None:
             self._copy.close()
+
+    def _require_etcd(self) -> None:
+        """Say no at once while etcd is known to be away: waiting heartbeats would keep threads from other work."""
+        if self.trouble:
+            raise RegistryError(self.trouble)
 
     def _announce_with_lease(self, step: _Step, announcement: EngineAnnouncement) -> Member:
         name, lease = announcement.name, self._follower.lease(announcement.name)

@@ -24,7 +24,7 @@ from kveik.records import Listener, StateRecord
 
 #: Without a change the fleet is read this often, for what a watch does not tell: that it died itself.
 RESYNC_S = 2.0
-PAUSE_S, PAUSE_MAX_S = 0.1, 5.0
+PAUSE_S, PAUSE_MAX_S = 0.1, 2.0
 
 logger = logging.getLogger("kveik.fleet")
 
