@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 MODEL_PATH = "model_path"
 NO_EVENTS = "it announces no address for KV events"
 #: Bodies up to this are rendered on the loop, and texts up to this tokenized there: below a millisecond.
-INLINE_BODY_BYTES = 24 << 10
-INLINE_CHARS = 1500
+INLINE_BODY_BYTES = 16 << 10
+INLINE_CHARS = 512
 #: Prompts that wait for a thread; of more, the rest is answered for approximately.
 WAITING_MAX = 64
 THREADS = 2
