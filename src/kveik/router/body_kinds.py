@@ -146,6 +146,7 @@ class BodyKind:
     max_tokens: Callable[[Any], Number]
     begins: bytes
     expected: str
+    takes_token_ids: bool
     no_seeds: tuple[Raw, ...]
 
 
@@ -168,6 +169,7 @@ def _kind(
         max_tokens,
         begins=b"[" if only_a_list else b'["',
         expected="a list" if only_a_list else "text or a list",
+        takes_token_ids=not only_a_list,
         no_seeds=(NOTHING,) * len(seeds),
     )
 

@@ -158,22 +158,27 @@ class ApproximateIndex:
             whole = holders & self._mask_view[end]
             self._end = end
         self._depths = found = dict.fromkeys(_slots(whole), count) if whole else {}
-        spans = [(1, count, holders & ~whole)] if holders != whole else []
+        if holders != whole:
+            self._bisect(found, values, packed, (1, count, holders & ~whole))
+        return found
+
+    def _bisect(self, found: dict[int, int], values: memoryview, packed: bytes, span: tuple[int, int, int]) -> None:
+        """Find the depths of engines (bits) that hold the first ``low`` keys, and not the first ``high``."""
+        spans = [span]
         while spans:
-            low, high, engines = spans.pop()  # these hold the first `low` keys, and not the first `high`
+            low, high, engines = spans.pop()
             if high - low == 1:
                 found.update(dict.fromkeys(_slots(engines), low))
                 continue
             middle = (low + high) // 2
             at = (middle - 1) * _KEY_BYTES
             entry = self._entry(values[middle - 1], packed[at : at + _KEY_BYTES])
-            known = entry >= 0 and self._time_view[entry] >= oldest
+            known = entry >= 0 and self._time_view[entry] >= self._oldest
             deeper = engines & self._mask_view[entry] if known else 0
             if deeper:
                 spans.append((middle, high, deeper))
             if deeper != engines:
                 spans.append((low, middle, engines & ~deeper))
-        return found
 
     def add(self, keys: NDArray[np.uint64], slot: int, now_s: float) -> None:
         """The engine in this slot was sent this chain of keys."""

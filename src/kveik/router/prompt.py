@@ -64,24 +64,23 @@ class PromptReader:
         """The facts of one request.
 
         ``target`` is its path, with or without a query. Where the path is unknown no body is wrong, and
-        there are no keys. Raises :class:`RequestError` for a
-        body that isn't a JSON object in UTF-8, or in which a member that is read has the wrong type.
+        there are no keys. Raises :class:`RequestError` for a body that isn't a JSON object in UTF-8, or in
+        which a member that is read has the wrong type.
         """
         kind = KINDS.get(target) or KINDS.get(target.partition(b"?")[0].rstrip(b"/"))
         if kind is None:
             return _facts_of_unknown(body)
         read = _decoded(kind, body)
-        model: str = read.model or ""
+        model = read.model or ""
         seed = self._seed(kind, model, kind.seeds(read))
-        prompt = kind.prompt(read)
-        text = seed + prompt
+        text = seed + kind.prompt(read)
         first = text[SEED_BYTES] if len(text) > SEED_BYTES else 0
-        if first and first not in kind.begins and prompt_is_wrong(text):
-            raise _wrong_type(kind.prompt_name, text[SEED_BYTES:], kind.expected)
-        tokens = _token_ids(text) if first == _BRACKET and kind.prompt_name != "messages" else 0
+        if first not in kind.begins:
+            _check_absent(kind, text)
+        tokens = _token_ids(text) if first == _BRACKET and kind.takes_token_ids else 0
         before = kind.before(read)
         if before != _NOTHING_BEFORE:
-            text = b"".join((seed, *filter(_is_there, before), prompt))
+            text = b"".join((seed, *filter(_is_there, before), text[SEED_BYTES:]))
         media = 0
         if len(text) > MEDIA_SEARCH_BYTES and not tokens:
             text, media = without_media(text)
@@ -117,9 +116,10 @@ def _is_there(value: Raw) -> bool:
     return bytes(value) not in _NOT_THERE
 
 
-def prompt_is_wrong(text: bytes) -> bool:
-    """A prompt of null is left to the engine, which says what it wants instead."""
-    return text[SEED_BYTES:] != b"null"
+def _check_absent(kind: BodyKind, text: bytes) -> None:
+    """A prompt that isn't there, or null, is left to the engine, which says what it wants instead."""
+    if text[SEED_BYTES:] not in (b"", b"null"):
+        raise _wrong_type(kind.prompt_name, text[SEED_BYTES:], kind.expected)
 
 
 def _token_ids(text: bytes) -> int:
