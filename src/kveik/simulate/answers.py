@@ -49,11 +49,12 @@ class Answer:
 
     def step(self, tokens: int) -> list[bytes]:
         """Events of the next ``tokens`` words of each draft."""
-        drafts, event = self.drafts, self._word_event
+        drafts = self.drafts
         if len(drafts) == 1:
-            draft = drafts[0]
-            return [event(0, draft) for _ in range(min(tokens, draft.limit - len(draft.words)))]
-        return [event(n, draft) for _ in range(tokens) for n, draft in enumerate(drafts) if not draft.ended]
+            return self._word_events(0, drafts[0], tokens)
+        return [
+            event for _ in range(tokens) for n, draft in enumerate(drafts) for event in self._word_events(n, draft, 1)
+        ]
 
     def closing(self) -> list[bytes]:
         """Events after the last word."""
@@ -63,7 +64,7 @@ class Answer:
         """The whole answer at once. Lets the drafts grow to their ends."""
         raise NotImplementedError
 
-    def _word_event(self, n: int, draft: Draft) -> bytes:
+    def _word_events(self, n: int, draft: Draft, count: int) -> list[bytes]:
         raise NotImplementedError
 
     @property
@@ -82,14 +83,6 @@ class Answer:
         if self.cached_tokens >= 0:
             usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
         return usage
-
-    @staticmethod
-    def whole_text(draft: Draft) -> str:
-        """The text of a draft, grown to its end."""
-        parts = []
-        while not draft.ended:
-            parts.append(draft.grow())
-        return b"".join(parts).decode()
 
 
 class ChoicesAnswer(Answer):
@@ -138,10 +131,16 @@ class ChoicesAnswer(Answer):
         """The log probabilities of several words as one object."""
         return {name: [value for one in logprobs for value in one[name]] for name in logprobs[0]}
 
-    def _word_event(self, n: int, draft: Draft) -> bytes:
-        word = draft.grow()
-        if self._plain and not draft.ended:
-            return self._heads[n] + word + self.tail
+    def _word_events(self, n: int, draft: Draft, count: int) -> list[bytes]:
+        if not self._plain:
+            return [self._full_event(n, draft, word) for _ in range(count) for word in draft.grow()]
+        words, head, tail = draft.grow(count), self._heads[n], self.tail
+        events = [head + word + tail for word in words]
+        if words and draft.ended:
+            events[-1] = self._full_event(n, draft, words[-1])
+        return events
+
+    def _full_event(self, n: int, draft: Draft, word: bytes) -> bytes:
         choice: dict[str, Any] = {"index": n, **self.word(word.decode()), "logprobs": None}
         if self.ask.top_logprobs >= 0:
             choice["logprobs"] = self.logprobs(draft)
@@ -152,12 +151,12 @@ class ChoicesAnswer(Answer):
         return self._event({"choices": [choice]})
 
     def _whole(self, n: int, draft: Draft) -> dict[str, Any]:
-        parts, logprobs = [], []
-        while not draft.ended:
-            parts.append(draft.grow())
-            if self.ask.top_logprobs >= 0:
+        text, logprobs = "", []
+        if self.ask.top_logprobs >= 0:
+            while not draft.ended:
+                text += draft.grow()[0].decode()
                 logprobs.append(self.logprobs(draft))
-        choice: dict[str, Any] = {"index": n, **self.message(b"".join(parts).decode())}
+        choice: dict[str, Any] = {"index": n, **self.message(text or draft.rest())}
         choice["logprobs"] = self.joined(logprobs) if logprobs else None
         if self.ask.token_ids:
             choice["token_ids"] = [draft.token_id(at) for at in range(len(draft.words))]

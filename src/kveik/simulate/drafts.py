@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from kveik.simulate.tokenizer import WORDS, token_ids
+from kveik.simulate.tokenizer import TOKEN_BYTES, WORDS, token_ids
 
 #: Log probability of the best candidate, and how much less each following one has.
 _BEST, _STEP = -0.3, -0.4
@@ -37,13 +37,26 @@ class Draft:
         """Whether the last word is there."""
         return len(self.words) >= self.limit
 
-    def grow(self) -> bytes:
-        """The next word: four bytes that JSON needs not escape (fewer before a stop string)."""
-        number = self._hash.intdigest() & _MASK
-        self.words.append(number)
-        word = WORDS[number]
-        self._hash.update(word)
-        return word if self._cut is None or not self.ended else self._cut
+    def grow(self, count: int = 1) -> list[bytes]:
+        """The next ``count`` words, or as many as there are: four bytes each that JSON needs not escape.
+
+        Before a stop string the last one is shorter.
+        """
+        digest, update, numbers = self._hash.intdigest, self._hash.update, self.words
+        grown = []
+        for _ in range(min(count, self.limit - len(numbers))):
+            number = digest() & _MASK
+            word = WORDS[number]
+            update(word)
+            numbers.append(number)
+            grown.append(word)
+        if self._cut is not None and grown and self.ended:
+            grown[-1] = self._cut
+        return grown
+
+    def rest(self) -> str:
+        """All words that are still to come, as text."""
+        return b"".join(self.grow(self.limit)).decode()
 
     def token_id(self, position: int = -1) -> int:
         """The token at a position."""
@@ -60,13 +73,10 @@ class Draft:
 
     def _stop_at(self, stops: Sequence[str], ahead: "Draft") -> None:
         """Look ahead and let the answer end before the first stop string."""
-        text = b""
-        for length in range(1, self.limit + 1):
-            text += ahead.grow()
-            found = [(at, stop) for stop in stops if stop and (at := text.find(stop.encode("utf8", "replace"))) >= 0]
-            if found:
-                at, self.stopped_by = min(found)
-                self.finish = "stop"
-                self.limit = min(length, max(1, -(-at // 4)))
-                self._cut = text[(self.limit - 1) * 4 : at]
-                return
+        text = b"".join(ahead.grow(self.limit))
+        found = [(at, stop) for stop in stops if stop and (at := text.find(stop.encode("utf8", "replace"))) >= 0]
+        if found:
+            at, self.stopped_by = min(found)
+            self.finish = "stop"
+            self.limit = max(1, -(-at // TOKEN_BYTES))
+            self._cut = text[(self.limit - 1) * TOKEN_BYTES : at]

@@ -47,11 +47,14 @@ class ResponsesAnswer(Answer):
 
     def document(self) -> bytes:
         """The answer as one document."""
-        text = self.whole_text(self.drafts[0])
+        text = self.drafts[0].rest()
         return _json(self._response("completed", [self._message(text, "completed")]))
 
-    def _word_event(self, n: int, draft: Draft) -> bytes:
-        return self._named("response.output_text.delta", **self._place(), delta=draft.grow().decode(), logprobs=[])
+    def _word_events(self, n: int, draft: Draft, count: int) -> list[bytes]:
+        return [
+            self._named("response.output_text.delta", **self._place(), delta=word.decode(), logprobs=[])
+            for word in draft.grow(count)
+        ]
 
     def _named(self, kind: str, **fields: Any) -> bytes:
         self._sequence += 1
@@ -115,7 +118,7 @@ class MessagesAnswer(Answer):
 
     def document(self) -> bytes:
         """The answer as one document."""
-        text = self.whole_text(self.drafts[0])
+        text = self.drafts[0].rest()
         content = [{"type": "text", "text": text}]
         return _json({**self._message(), "content": content, "stop_reason": self._reason()})
 
@@ -128,9 +131,12 @@ class MessagesAnswer(Answer):
             "output_tokens": self.completion_tokens,
         }
 
-    def _word_event(self, n: int, draft: Draft) -> bytes:
-        delta = {"type": "text_delta", "text": draft.grow().decode()}
-        return _named_event({"type": "content_block_delta", "index": 0, "delta": delta})
+    def _word_events(self, n: int, draft: Draft, count: int) -> list[bytes]:
+        block = {"type": "content_block_delta", "index": 0}
+        return [
+            _named_event({**block, "delta": {"type": "text_delta", "text": word.decode()}})
+            for word in draft.grow(count)
+        ]
 
     def _message(self) -> dict[str, Any]:
         outline = {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
@@ -151,7 +157,7 @@ class EmbeddingsAnswer(Answer):
     def document(self) -> bytes:
         """The answer as one document."""
         draft = Draft(self.ask.context, 0, DIMENSIONS, "stop")
-        self.whole_text(draft)
+        draft.grow(DIMENSIONS)
         vector = [number / 2048 - 1 for number in draft.words]
         packed = b64encode(struct.pack(f"<{DIMENSIONS}f", *vector)).decode()
         prompt = self.ask.prompt_tokens

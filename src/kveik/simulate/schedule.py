@@ -99,7 +99,8 @@ class Schedule:
             if sequence.first_s < 0:
                 sequence.first_s = at_s
                 self._prefilling = None
-                self._begin_prefill(at_s)
+                if self._prompts:
+                    self._begin_prefill(at_s)
             ready.append((sequence, self._grow(sequence, now_s)))
         return ready
 
@@ -119,7 +120,8 @@ class Schedule:
     def _end(self, sequence: Sequence, at_s: float) -> None:
         sequence.ended = True
         self.running -= 1
-        self._fill(at_s)
+        if self._queue:
+            self._fill(at_s)
 
     def _fill(self, at_s: float) -> None:
         while self._queue and self.running < self.capacity:

@@ -79,6 +79,8 @@ def _marker(name: Any) -> bytes:
 
 def _content(message: Mapping[str, Any]) -> str:
     content = message.get("content")
+    if isinstance(content, str) and len(message) == 2 and "role" in message:
+        return content
     text = content if isinstance(content, str) else "".join(map(_part, content or ()))
     rest = {name: value for name, value in message.items() if name not in {"role", "content"} and value}
     return text + json.dumps(rest, sort_keys=True) if rest else text

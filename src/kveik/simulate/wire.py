@@ -279,6 +279,10 @@ class Connection(asyncio.Protocol):
             self._loop.call_later(len(data) / faults.read_bytes_s, self.read_on)
 
 
+_SIZES = tuple(b"%x\r\n" % size for size in range(1024))
+
+
 def chunk(data: bytes) -> bytes:
     """One chunk of a chunked body."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
+    size = len(data)
+    return (_SIZES[size] if size < 1024 else b"%x\r\n" % size) + data + b"\r\n"

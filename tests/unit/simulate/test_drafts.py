@@ -6,10 +6,21 @@ from kveik.simulate.drafts import Draft
 
 
 def text(draft: Draft) -> str:
+    """The whole answer, word by word."""
     parts = []
     while not draft.ended:
-        parts.append(draft.grow())
+        (word,) = draft.grow()
+        parts.append(word)
+    assert draft.grow() == []
     return b"".join(parts).decode()
+
+
+def test_words_are_the_same_one_by_one_or_all_at_once() -> None:
+    for stops in ((), (text(Draft(b"x", 0, 20, "length"))[41:44],)):
+        whole = Draft(b"x", 0, 20, "length", stops).rest()
+        assert whole == text(Draft(b"x", 0, 20, "length", stops))
+        draft = Draft(b"x", 0, 20, "length", stops)
+        assert b"".join(draft.grow(7) + draft.grow(100)).decode() == whole
 
 
 def test_who_continues_from_a_cut_answer_gets_the_same_words() -> None:
