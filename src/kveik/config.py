@@ -265,7 +265,7 @@ class RouterSettings:
     session_header: str = setting(
         "x-session-id", "Header that names a request's session, for the policy that goes by it."
     )
-    prefix_entries_max: int = setting(
+    prefix_blocks_max: int = setting(
         1 << 20,
         "Most prefix blocks (256 bytes of prompt, 20 bytes of memory) that are remembered; the oldest go first. "
         "Rounded down to a power of two.",

@@ -56,7 +56,7 @@ class RouterApp:
         now_s = self._loop.time()
         token = read_token(settings.admission_token_file, os.environ)
         keys = ApiKeys(Path(settings.keys_file), listener) if settings.keys_file else None
-        approximate = ApproximateIndex(settings.prefix_entries_max, settings.prefix_expire_min * 60, now_s)
+        approximate = ApproximateIndex(settings.prefix_blocks_max, settings.prefix_expire_min * 60, now_s)
         self._prefixes = PrefixKeeper(_prefix_file(settings), approximate, secrets.randbits(64))
         self._prefixes_saved_s = now_s
         index = CombinedIndex(approximate, ExactIndex(settings.exact_blocks_max))

@@ -36,7 +36,7 @@ class Chooser:
     def __init__(self, settings: RouterSettings, now_s: float = 0.0, index: PrefixIndex | None = None) -> None:
         """``index`` is by default an approximate one of the size that the settings say."""
         self.index: PrefixIndex = index or ApproximateIndex(
-            settings.prefix_entries_max, settings.prefix_expire_min * 60, now_s
+            settings.prefix_blocks_max, settings.prefix_expire_min * 60, now_s
         )
         self._name = settings.policy
         self._policy = POLICIES[settings.policy]
