@@ -181,9 +181,7 @@ def session(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) 
     """All requests of a session to one engine while it is within its bound; those without one by load."""
     if not facts.session:
         return least_load(candidates, facts, costs)
-    return _hashed(
-        candidates, xxhash.xxh3_64_intdigest(facts.session.encode()), "session", facts
-    )
+    return _hashed(candidates, xxhash.xxh3_64_intdigest(facts.session.encode()), "session", facts)
 
 
 def prefix_hash(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
