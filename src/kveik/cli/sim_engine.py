@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -91,12 +92,13 @@ def _serve(settings: SimEngineSettings) -> int:
         await stop.wait()
         await server.shut(settings.drain_s)
 
+    gc.freeze()  # what is loaded by now stays: no need to look through it again and again
     uvloop.run(serve())
     return 0
 
 
 def _render(folder: str) -> "Render":
-    from kveik.router.rendering import Rendering
+    from kveik.router.model_folder import Rendering
 
     rendering = Rendering(Path(folder))
     return lambda path, body: rendering.prompt(path.encode(), body).packed

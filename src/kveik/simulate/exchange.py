@@ -128,9 +128,9 @@ class Exchange:
             if self._sequence is not None:
                 self._core.stall(self._sequence)
             return
-        self._end(200)
         if self._sequence is not None:
             self._core.abort(self._sequence)
+        self._end(200)
         self._connection.die(self._faults.die_by)
 
     def _finish(self, status: int) -> None:
@@ -139,6 +139,7 @@ class Exchange:
 
     def _end(self, status: int) -> None:
         self._over = True
+        self._sequence = None  # which refers to this: leave no cycles to the garbage collector
         self._connection.on_gone = None
         self._seen.statuses[status] += 1
         self._seen.end()
