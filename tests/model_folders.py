@@ -31,6 +31,13 @@ PARTS = (
     "{% for part in message['content'] %}<{{ part.text }}>{% endfor %}"
     "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 )
+#: Shows everything that an engine gives to a template, contents as parts.
+TELLING = CHATML.replace(
+    "{{ message['content'] }}",
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}[{{ part.type }}: {{ part.text }}]{% endfor %}{% endif %}"
+    "{{ message.tool_call_id }}{{ message.reasoning }}",
+)
 #: Takes a system message only in the first place.
 STRICT = (
     "{{ bos_token }}{% for message in messages %}"

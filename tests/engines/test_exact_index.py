@@ -19,6 +19,7 @@ from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
 from kveik.router.app import RouterApp, running_router
 from kveik.router.parity import KINDS, SAME
+from tests.model_folders import TELLING
 from tests.unit.router.rig import run, until
 
 MODEL = "smollm2-135m-instruct"
@@ -29,7 +30,13 @@ BLOCK = 32  # the smallest that vLLM takes on CPUs
 def engine(
     engine_python: str, model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Engine, EngineAnnouncement]]:
-    """One engine that publishes its events, and how it is announced."""
+    """One engine that publishes its events, and how it is announced; its chat template shows all that it is given."""
+    folder = tmp_path_factory.mktemp("models") / MODEL
+    folder.mkdir()
+    for file in model(MODEL).iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    (folder / "chat_template.jinja").write_text(TELLING)
     ports = {name: free_port() for name in ("http", "events", "replay")}
     events = {
         "enable_kv_cache_events": True,
@@ -40,7 +47,7 @@ def engine(
     spec = EngineSpec(
         name="exact",
         python=engine_python,
-        model=model(MODEL),
+        model=folder,
         port=ports["http"],
         dtype="bfloat16",
         max_model_tokens=2048,
@@ -110,6 +117,8 @@ def test_all_kinds_of_bodies_are_the_same_and_predictions_are_exact(
             assert {row["kind"] for row in rows if row["how"] == "events"} == {
                 "prompt ids", "responses with text", "responses with a list", "messages with system blocks"
             }  # fmt: skip
+            by_kind = {row["kind"]: row["tokens"] for row in rows}
+            assert by_kind["tools"] > by_kind["assistant with reasoning"], "the template shows tools"
             assert (shown(app)["kind"], shown(app)["why"]) == ("exact", "")
             await predictions_hold(app)
             blocks = shown(app)["blocks"]
