@@ -88,13 +88,15 @@ class Answer:
 class ChoicesAnswer(Answer):
     """What completions and chats have in common: a list of choices, and usage at the end of a stream if asked for.
 
-    ``tail`` closes the event of a word after which more come, if nothing but the word is asked for.
+    Where nothing but the words is asked for, they stand between ``opening_of_word`` and ``tail`` in an
+    event after which more come, and between the two parts of ``message_around`` in a document.
     """
 
     kind: ClassVar[str]
     chunk_kind: ClassVar[str]
     opening_of_word: ClassVar[bytes]
     tail: ClassVar[bytes]
+    message_around: ClassVar[tuple[bytes, bytes]]
 
     def __init__(self, ask: Ask, model: str) -> None:
         super().__init__(ask, model)
@@ -112,8 +114,13 @@ class ChoicesAnswer(Answer):
 
     def document(self) -> bytes:
         """The answer as one document."""
-        choices = [self._whole(n, draft) for n, draft in enumerate(self.drafts)]
-        return _json({**self._outline(self.kind), "choices": choices, "usage": self.usage()})
+        drafts = enumerate(self.drafts)
+        if self._plain:
+            choices = b",".join([self._plain_whole(n, draft) for n, draft in drafts])
+        else:
+            choices = b",".join([_json(self._whole(n, draft)) for n, draft in drafts])
+        outline = _json(self._outline(self.kind)).removesuffix(b"}")
+        return b'%b,"choices":[%b],"usage":%b}' % (outline, choices, _json(self.usage()))
 
     def word(self, text: str) -> dict[str, Any]:
         """The part of a streamed choice that holds a word."""
@@ -150,6 +157,13 @@ class ChoicesAnswer(Answer):
         choice["stop_reason"] = draft.stopped_by if draft.ended else None
         return self._event({"choices": [choice]})
 
+    def _plain_whole(self, n: int, draft: Draft) -> bytes:
+        before, after = self.message_around
+        text = b"".join(draft.grow(draft.limit))
+        stopped_by = b"null" if draft.stopped_by is None else _json(draft.stopped_by)
+        ends = b',"logprobs":null,"finish_reason":"%b","stop_reason":%b}' % (draft.finish.encode(), stopped_by)
+        return b'{"index":%d,%b%b%b%b' % (n, before, text, after, ends)
+
     def _whole(self, n: int, draft: Draft) -> dict[str, Any]:
         text, logprobs = "", []
         if self.ask.top_logprobs >= 0:
@@ -175,6 +189,7 @@ class CompletionAnswer(ChoicesAnswer):
     prefix = "cmpl-"
     kind = chunk_kind = "text_completion"
     opening_of_word = b'"text":"'
+    message_around = (b'"text":"', b'"')
     tail = b'","logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n'
 
     def word(self, text: str) -> dict[str, Any]:
@@ -199,6 +214,7 @@ class ChatAnswer(ChoicesAnswer):
     prefix = "chatcmpl-"
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
     opening_of_word = b'"delta":{"content":"'
+    message_around = (b'"message":{"role":"assistant","content":"', b'"}')
     tail = b'"},"logprobs":null,"finish_reason":null}]}\n\n'
 
     def opening(self) -> list[bytes]:

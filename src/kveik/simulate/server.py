@@ -155,6 +155,12 @@ class SimServer:
         """
         return self.call(lambda: self.app.change_faults(changes))
 
+    def lose_events(self, batches: int = 1) -> None:
+        """Let subscribers miss so many batches of KV events (empty ones), which can still be replayed."""
+        publisher = self._publisher
+        if publisher is not None:
+            self.call(lambda: publisher.drop_next(batches))
+
     def call(self, function: Callable[[], _Result]) -> _Result:
         """Run a function in the engine's loop and give its result back, from any thread."""
         loop = self._loop
