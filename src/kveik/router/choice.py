@@ -200,4 +200,4 @@ class _Fleet:
 
 
 def _window(engine: EngineView) -> int:
-    return engine.announcement.max_model_tokens or _UNKNOWN_WINDOW
+    return engine.max_model_tokens or _UNKNOWN_WINDOW

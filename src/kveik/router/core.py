@@ -14,12 +14,13 @@ from kveik.config import RouterSettings
 from kveik.errors import RequestError
 from kveik.router import http1
 from kveik.router.blame import Failure, Verdict
-from kveik.router.client_side import ClientConnection, ClientLimits, Incoming, UnderWay
+from kveik.router.client_side import ClientConnection, ClientLimits, UnderWay
 from kveik.router.engine_set import EngineSet
 from kveik.router.engines import EngineView
 from kveik.router.exchange import Exchange
 from kveik.router.facts import RequestFacts
 from kveik.router.gate import REFUSALS, Gate, Refused, Ticket
+from kveik.router.incoming import Incoming
 from kveik.router.policy import Choice
 from kveik.router.quarantine import Quarantine, fingerprint
 from kveik.router.records import RequestListener, RequestRecord
@@ -225,7 +226,7 @@ class Router:
 
     def _refuse_early(self, client: ClientConnection, record: RequestRecord, refused: Refused) -> None:
         headers = ((b"x-request-id", record.request_id.encode()), *refused.headers)
-        client.write(http1.response(refused.status, refused.body, headers=headers, close=not client.keep_alive))
+        client.respond(refused.status, refused.body, headers=headers)
         record.outcome = "overload" if refused.status == 503 else "client"
         record.status, record.reason = refused.status, refused.reason
         self._tell(record)
@@ -265,6 +266,10 @@ class Router:
         self._chooser.learn(facts, engine, now_s)
         self._chosen += 1
         engine.chosen = self._chosen
+        if exchange.record.attempts:
+            self.retries += 1
+            if not exchange.longer_than_tokens:
+                self._retry_budget -= 1.0
         exchange.booked_tokens = tokens = choice.expected_compute_tokens
         engine.in_flight += 1
         engine.waiting_tokens += tokens
@@ -280,7 +285,7 @@ class Router:
         def fits(engine: EngineView) -> bool:
             if exchange.excluded >> engine.slot & 1:
                 return False
-            return not longer or engine.announcement.max_model_tokens > longer
+            return not longer or engine.max_model_tokens > longer
 
         engines = [engine for engine in self.engines.open_for(model) if fits(engine)]
         if engines or exchange.record.attempts:
@@ -293,16 +298,14 @@ class Router:
         waiting = engine.waiting_tokens if engine is not None else 0
         return now_s + min(settings.first_byte_s + waiting / settings.slow_prefill_tokens_s, settings.first_byte_max_s)
 
-    def retry_permitted(self, exchange: Exchange) -> bool:
-        """By number of attempts, and by the budget."""
+    def may_retry(self, exchange: Exchange) -> bool:
+        """By number of attempts, and by the budget; an engine with a longer window is always worth an attempt."""
         if exchange.record.attempts >= self.settings.attempts_max:
             return False
-        if self._retry_budget < 1.0:
-            self.retries_refused += 1
-            return False
-        self._retry_budget -= 1.0
-        self.retries += 1
-        return True
+        if self._retry_budget >= 1.0 or exchange.longer_than_tokens:
+            return True
+        self.retries_refused += 1
+        return False
 
     def first_byte(self, exchange: Exchange) -> None:
         """The engine works: learn how fast."""

@@ -49,6 +49,14 @@ class EngineView:
         self.host_header = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
 
     @property
+    def max_model_tokens(self) -> int:
+        """The longest prompt and answer together: as announced, or as its model cards say; 0 if nobody says."""
+        if self.announcement.max_model_tokens:
+            return self.announcement.max_model_tokens
+        lengths = [card["max_model_len"] for card in self.cards if isinstance(card.get("max_model_len"), int)]
+        return max(lengths, default=0)
+
+    @property
     def takes_requests(self) -> bool:
         """Whether clients' requests may be sent to it."""
         return self.state == "ready" and self.breaker.state == CLOSED

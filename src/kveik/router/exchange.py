@@ -41,8 +41,8 @@ class Dispatcher(Protocol):
     def first_byte_deadline_s(self, exchange: "Exchange", now_s: float) -> float:
         """When an engine that gave no byte is looked at."""
 
-    def retry_permitted(self, exchange: "Exchange") -> bool:
-        """Whether one more attempt is allowed, by number and by the budget, from which it takes one."""
+    def may_retry(self, exchange: "Exchange") -> bool:
+        """Whether one more attempt is allowed, by number and by the retry budget."""
 
     def first_byte(self, exchange: "Exchange") -> None:
         """The engine has begun a good answer."""
@@ -169,7 +169,7 @@ class Exchange:
         assert engine is not None
         self.record.why = why
         if verdict.too_long:
-            self.longer_than_tokens = engine.announcement.max_model_tokens or 1 << 62
+            self.longer_than_tokens = engine.max_model_tokens or 1 << 62
         if verdict.same and not self._stale_once:
             self._stale_once = True
             self._dial = engine.pool.dial(self._send, self.attempt_failed) if engine.pool is not None else None
@@ -184,7 +184,7 @@ class Exchange:
             self.refuse(422, refusal, code="request_quarantined")
             return
         self.excluded |= 1 << engine.slot
-        if verdict.elsewhere and not self._relay.begun and self._router.retry_permitted(self):
+        if verdict.elsewhere and not self._relay.begun and self._router.may_retry(self):
             self._status, self._error = 0, []
             self._relay.reset()
             if self.start():

@@ -5,14 +5,17 @@ Everything else is passed on to an engine.
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
-from urllib.parse import unquote
 
 from kveik.router import http1
-from kveik.router.client_side import ClientConnection, Incoming, UnderWay
+from kveik.router.client_side import ClientConnection, UnderWay
 from kveik.router.engines import EngineView
 from kveik.router.gate import Refused
+from kveik.router.incoming import Incoming
+
+logger = logging.getLogger(__name__)
 
 TEXT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 Plain = dict[str, Any]
@@ -50,9 +53,16 @@ class _Later:
         self._task = asyncio.get_running_loop().create_task(self._run(work))
 
     async def _run(self, work: Coroutine[Any, Any, tuple[int, bytes]]) -> None:
-        status, body = await work
+        try:
+            status, body = await work
+        except Exception:
+            # Supervision: the client waits for an answer, whatever happens.
+            logger.exception("a page of the router failed")
+            status, body = 500, http1.error_body(500, "the router failed; its log says why")
+        if self.over:
+            return
         self.over = True
-        self._client.write(http1.response(status, body, close=not self._client.keep_alive))
+        self._client.respond(status, body)
         if self._client.keep_alive:
             self._client.answered()
         else:
@@ -115,14 +125,8 @@ class OwnPages:
         if page is None:
             return False
         status, body, kind = page()
-        self._write(client, request, status, body, kind)
+        client.respond(status, body, content_type=kind)
         return True
-
-    def _write(
-        self, client: ClientConnection, request: Incoming, status: int, body: bytes, kind: bytes = http1.JSON_TYPE
-    ) -> None:
-        head_only = request.method == b"HEAD"
-        client.write(http1.response(status, body, content_type=kind, close=not client.keep_alive, head_only=head_only))
 
     # -- health and models ----------------------------------------------------------------------
 
@@ -143,30 +147,30 @@ class OwnPages:
         now_s = asyncio.get_running_loop().time()
         state = self._router.gate.identify(request.authorization or request.api_key or None, now_s)
         if isinstance(state, Refused):
-            client.write(http1.response(state.status, state.body, headers=state.headers, close=not client.keep_alive))
+            client.respond(state.status, state.body, headers=state.headers)
             return
         cards = [card for card in self._router.engines.model_cards if state.may_use(str(card["id"]))]
-        self._write(client, request, 200, json.dumps({"object": "list", "data": cards}).encode())
+        client.respond(200, json.dumps({"object": "list", "data": cards}).encode())
 
     # -- the fleet ------------------------------------------------------------------------------
 
     def _fleet(self, client: ClientConnection, request: Incoming, path: bytes) -> UnderWay | bool:
         headers = _names(request)
-        text = unquote(path.decode("ascii", "replace"))
+        text = path.decode("latin-1")
         part = self._parts.get(text.rstrip("/"))
         if request.method in (b"GET", b"HEAD") and part is not None:
             if not self._admin.may_read(headers):
-                self._write(client, request, 401, _no_token())
+                client.respond(401, _no_token())
                 return True
-            self._write(client, request, 200, json.dumps(part(), default=str).encode())
+            client.respond(200, json.dumps(part(), default=str).encode())
             return True
         if request.method == b"POST" and text.startswith("/fleet/quarantine/") and text.endswith("/release"):
             if not self._admin.may_read(headers):
-                self._write(client, request, 401, _no_token())
+                client.respond(401, _no_token())
                 return True
             name = text.removeprefix("/fleet/quarantine/").removesuffix("/release")
             released = self._router.quarantine.release(name)
-            self._write(client, request, 200 if released else 404, json.dumps({"released": released}).encode())
+            client.respond(200 if released else 404, json.dumps({"released": released}).encode())
             return True
         method, body = request.method.decode("ascii"), request.body
         work = asyncio.to_thread(self._admin.handle, method, text, headers, body)
@@ -196,7 +200,7 @@ def engine_document(engine: EngineView) -> Plain:
         "why": engine.why,
         "models": list(engine.models),
         "namespace": announcement.namespace,
-        "max_model_tokens": announcement.max_model_tokens,
+        "max_model_tokens": engine.max_model_tokens,
         "simulated": announcement.simulated,
         "in_flight": engine.in_flight,
         "waiting_tokens": engine.waiting_tokens,
