@@ -2,13 +2,17 @@
 
 import asyncio
 import logging
+import socket
+import struct
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httptools
 
 from kveik.router import http1
+from kveik.router.incoming import NOT_PASSED_ON, Incoming, RefusedRequestError
 
 logger = logging.getLogger(__name__)
 
@@ -18,49 +22,13 @@ PIPELINED_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What a client may send. Bytes and seconds."""
+    """What a client may send. Bytes and seconds; ``idle_s`` is also how long it may take nothing of an answer."""
 
     head_bytes: int
     body_bytes: int
     head_s: float
     body_idle_s: float
     idle_s: float
-
-
-class Incoming:
-    """One request as it is being read. ``headers`` are the lines that are passed on to an engine."""
-
-    __slots__ = (
-        "_parts", "api_key", "authorization", "body_bytes", "expects", "head_bytes", "headers", "host", "http10",
-        "keep_alive", "length", "method", "request_id", "target", "traceparent",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.method = b""
-        self.target = b""
-        self.headers: list[bytes] = []
-        self.head_bytes = 0
-        self.host = b""
-        self.authorization = b""
-        self.api_key = b""
-        self.request_id = b""
-        self.traceparent = b""
-        self.length = -1
-        self.expects = False
-        self.http10 = False
-        self.keep_alive = True
-        self.body_bytes = 0
-        self._parts: list[bytes] = []
-
-    def add_body(self, data: bytes) -> None:
-        """A piece of the body."""
-        self._parts.append(data)
-        self.body_bytes += len(data)
-
-    @property
-    def body(self) -> bytes:
-        """The whole body."""
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
 
 class UnderWay(Protocol):
@@ -100,10 +68,12 @@ class ClientConnection(asyncio.Protocol):
         "_draining",
         "_handler",
         "_head_bytes",
+        "_head_only",
         "_parser",
         "_reading",
-        "_refused",
+        "_refusal",
         "_since_s",
+        "_slow_since_s",
         "_waiting",
         "http10",
         "keep_alive",
@@ -122,7 +92,9 @@ class ClientConnection(asyncio.Protocol):
         self._head_bytes = 0
         self._waiting: deque[Incoming] = deque()
         self._answer: UnderWay | None = None
-        self._refused = False
+        self._head_only = False
+        self._refusal: tuple[int, str] | None = None  # what ends the connection, after what came before it
+        self._slow_since_s: float | None = None
         self._draining = False
         self._since_s = asyncio.get_running_loop().time()
 
@@ -137,16 +109,13 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
-        if self._refused:
+        if self._refusal is not None:
             return
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse(501, "the router does not upgrade connections (no WebSocket): send plain HTTP/1.1")
-            return
+            self._parse(data)
         except httptools.HttpParserError as error:
             refusal = error.__context__
-            if isinstance(refusal, _RefusedError):
+            if isinstance(refusal, RefusedRequestError):
                 self._refuse(refusal.status, str(refusal))
             else:
                 self._refuse(400, f"this is no valid HTTP/1.1 request: {error}")
@@ -159,17 +128,46 @@ class ClientConnection(asyncio.Protocol):
         if self._waiting:
             self._go_on()
 
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            request, rest = self._waiting.pop(), data[upgrade.args[0] :]
+            if request.upgrade.lower() != b"h2c":
+                self._refuse(501, "the router does not upgrade connections (no WebSocket): send plain HTTP/1.1")
+            elif request.length > 0 or request.chunked:
+                self._read_on(request, rest)
+            else:
+                self._waiting.append(request)
+                self._parse(rest)
+
+    def _read_on(self, request: Incoming, rest: bytes) -> None:
+        """Read the body of a request that offers to go on in HTTP/2, which a server may ignore.
+
+        Java's client offers it with each first request. The parser would take the body for HTTP/2.
+        """
+        framing = b"transfer-encoding: chunked" if request.chunked else b"content-length: %d" % request.length
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n\r\n" % framing)
+        self._reading = request
+        self._parse(rest)
+
     @property
     def _in_head(self) -> bool:
         """Whether a head has begun that is not complete."""
         return self._reading is not None and not self._reading.method
 
     def _go_on(self) -> None:
-        """Begin what waits, one request at a time."""
+        """Begin what waits, one request at a time; what is refused has its turn after them."""
         while self._waiting and self._answer is None and self.transport is not None:
             self._begin(self._waiting.popleft())
-        if self.transport is not None and len(self._waiting) > PIPELINED_MAX:
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._answer is None and self._refusal is not None:
+            self._say_refusal(*self._refusal)
+        elif len(self._waiting) > PIPELINED_MAX:
             self.transport.pause_reading()
+        self._ask_for_body()
 
     def eof_received(self) -> bool:
         """The client sends no more: it has left, as far as an HTTP server can know."""
@@ -186,11 +184,13 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client takes too little."""
+        self._slow_since_s = asyncio.get_running_loop().time()
         if self._answer is not None:
             self._answer.client_slow(slow=True)
 
     def resume_writing(self) -> None:
         """The client caught up."""
+        self._slow_since_s = None
         if self._answer is not None:
             self._answer.client_slow(slow=False)
 
@@ -208,31 +208,47 @@ class ClientConnection(asyncio.Protocol):
         self._reading.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header: kept as it came, unless it is the router's own affair."""
+        """One header, or a trailer after the body."""
         reading = self._reading
         assert reading is not None
-        lower = name.lower()
         reading.head_bytes += len(name) + len(value) + 4
-        keep_apart = _NOT_PASSED_ON.get(lower)
+        if reading.method:
+            self._trailer(reading)
+            return
+        keep_apart = NOT_PASSED_ON.get(name.lower())
         if keep_apart is None:
             reading.headers.append(b"%s: %s\r\n" % (name, value))
         else:
             keep_apart(reading, value)
 
+    def _trailer(self, reading: Incoming) -> None:
+        """It is dropped: among the headers it could say anything that the head was checked for."""
+        head_bytes = self._handler.limits.head_bytes
+        if reading.head_bytes > head_bytes:
+            raise RefusedRequestError(431, f"the request's head and trailers are longer than {head_bytes} bytes")
+
     def on_headers_complete(self) -> None:
         """The head is complete: refuse what is too large before it is read."""
         reading, parser, limits = self._reading, self._parser, self._handler.limits
         assert reading is not None
-        reading.method = parser.get_method()
-        reading.http10 = parser.get_http_version() == "1.0"
-        reading.keep_alive = parser.should_keep_alive()
+        http10 = parser.get_http_version() == "1.0"
+        reading.end_head(parser.get_method(), http10=http10, keep_alive=parser.should_keep_alive())
         if reading.head_bytes + len(reading.target) > limits.head_bytes:
-            raise _RefusedError(431, f"the request's head is longer than {limits.head_bytes} bytes")
+            raise RefusedRequestError(431, f"the request's head is longer than {limits.head_bytes} bytes")
         self._head_bytes = 0
         if reading.length > limits.body_bytes:
-            raise _RefusedError(413, _too_large(reading.length, limits.body_bytes))
-        if reading.expects and self.transport is not None:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            raise RefusedRequestError(413, _too_large(reading.length, limits.body_bytes))
+        if reading.expects:
+            self._ask_for_body()
+
+    def _ask_for_body(self) -> None:
+        """Say that the body may come, once nothing else is to be said before."""
+        reading = self._reading
+        if reading is None or not reading.expects or self._answer is not None or self._waiting:
+            return
+        reading.expects = False
+        if not reading.http10 and not reading.body_bytes:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
@@ -240,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
         assert reading is not None
         reading.add_body(data)
         if reading.body_bytes > limits.body_bytes:
-            raise _RefusedError(413, _too_large(reading.body_bytes, limits.body_bytes))
+            raise RefusedRequestError(413, _too_large(reading.body_bytes, limits.body_bytes))
 
     def on_message_complete(self) -> None:
         """A request is complete."""
@@ -253,6 +269,7 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self, request: Incoming) -> None:
         self.http10 = request.http10
         self.keep_alive = request.keep_alive and not self._draining
+        self._head_only = request.method == b"HEAD"
         try:
             answer = self._handler.handle(self, request)
         except Exception:
@@ -260,10 +277,27 @@ class ClientConnection(asyncio.Protocol):
             logger.exception("a request failed in the router")
             answer = None
             self.keep_alive = False
-            self.write(http1.response(500, http1.error_body(500, "the router failed; its log says why"), close=True))
+            self.respond(500, http1.error_body(500, "the router failed; its log says why"))
         self._answer = answer if answer is not None and not answer.over else None
-        if self._answer is None and self.transport is not None and not self.keep_alive:
+        if self._answer is not None:
+            if self._slow_since_s is not None:
+                self._answer.client_slow(slow=True)
+        elif self.transport is not None and not self.keep_alive:
             self.transport.close()
+
+    def respond(
+        self,
+        status: int,
+        body: bytes,
+        *,
+        content_type: bytes = http1.JSON_TYPE,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """A whole answer of the router's own to the request that is being answered."""
+        close, head_only = not self.keep_alive, self._head_only
+        self.write(
+            http1.response(status, body, content_type=content_type, headers=headers, close=close, head_only=head_only)
+        )
 
     def write(self, data: bytes) -> None:
         """Send bytes; nothing if the client is gone."""
@@ -274,7 +308,7 @@ class ClientConnection(asyncio.Protocol):
         """The answer is complete: go on with what waits."""
         self._answer = None
         self._since_s = asyncio.get_running_loop().time()
-        if self._waiting:
+        if self._waiting or self._reading is not None or self._refusal is not None:
             self._go_on()
             if self.transport is not None and len(self._waiting) <= PIPELINED_MAX:
                 self.transport.resume_reading()
@@ -293,18 +327,27 @@ class ClientConnection(asyncio.Protocol):
         if self._answer is None and self._reading is None and self.transport is not None:
             self.transport.close()
 
-    def _refuse(self, status: int, why: str) -> None:
-        """Answer with an error and close; a request under way is given up with the connection.
+    def break_off(self) -> None:
+        """End the connection with a reset, where an orderly end would look like the end of the answer."""
+        self._answer = None
+        self._waiting.clear()
+        if self.transport is not None:
+            sock = self.transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.transport.abort()
 
-        What the client still sends is read for a moment: closing on unread bytes would reset the
-        connection, and the client might never see why.
+    def _refuse(self, status: int, why: str) -> None:
+        """Read no more; answer with an error and close, after what was asked before."""
+        self._refusal = status, why
+        self._reading = None
+        self._go_on()
+
+    def _say_refusal(self, status: int, why: str) -> None:
+        """What the client still sends is read for a moment.
+
+        Closing on unread bytes would reset the connection, and the client might never see why.
         """
-        self._refused = True
-        if self.transport is None:
-            return
-        if self._answer is not None:
-            self.cut_off()
-            return
+        assert self.transport is not None
         self.transport.write(http1.response(status, http1.error_body(status, why), close=True))
         self.transport.write_eof()
         asyncio.get_running_loop().call_later(LINGER_S, self.cut_off)
@@ -321,14 +364,26 @@ class ClientConnection(asyncio.Protocol):
 
     def tick(self, now_s: float) -> None:
         """Called about once a second: who is too slow, or idle for too long, is closed."""
-        limits = self._handler.limits
-        if self._answer is not None or self._refused or self.transport is None:
+        limits, transport = self._handler.limits, self.transport
+        if transport is None:
             return
-        reading, waited_s = self._reading, now_s - self._since_s
-        if reading is None:
+        waited_s = now_s - self._since_s
+        if self._slow_since_s is not None and now_s - self._slow_since_s > limits.idle_s:
+            transport.abort()  # it reads nothing: the rest would be kept for ever
+        elif self._answer is not None or self._refusal is not None:
+            return
+        elif transport.is_closing():  # and the client takes nothing of what is left
+            if waited_s > limits.idle_s + 1:
+                transport.abort()
+        elif self._reading is None:
             if waited_s > limits.idle_s:
-                self.transport.close()
-        elif self._in_head:
+                transport.close()
+        else:
+            self._check_pace(self._reading, waited_s)
+
+    def _check_pace(self, reading: Incoming, waited_s: float) -> None:
+        limits = self._handler.limits
+        if self._in_head:
             if waited_s > limits.head_s:
                 self._refuse(408, f"the request's head did not come within {limits.head_s:g} s")
         elif waited_s > limits.body_idle_s + reading.body_bytes / BODY_BYTES_S:
@@ -341,57 +396,5 @@ LINGER_S = 1.0
 BODY_BYTES_S = 10_000.0
 
 
-class _RefusedError(Exception):
-    """Raised inside the parser's callbacks, to end the request that is being read."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-
-
 def _too_large(size: int, limit: int) -> str:
     return f"the request's body has {size} bytes or more, expected at most {limit}"
-
-
-def _length(reading: Incoming, value: bytes) -> None:
-    reading.length = int(value) if value.isdigit() else -1  # the parser itself refuses what is no number
-
-
-def _host(reading: Incoming, value: bytes) -> None:
-    reading.host = value
-
-
-def _expects(reading: Incoming, value: bytes) -> None:
-    reading.expects = value.lower() == b"100-continue"
-
-
-def _authorization(reading: Incoming, value: bytes) -> None:
-    reading.authorization = value
-
-
-def _api_key(reading: Incoming, value: bytes) -> None:
-    reading.api_key = value
-
-
-def _request_id(reading: Incoming, value: bytes) -> None:
-    reading.request_id = value
-
-
-def _traceparent(reading: Incoming, value: bytes) -> None:
-    reading.traceparent = value
-
-
-def _dropped(_: Incoming, __: bytes) -> None:
-    """Of this connection only."""
-
-
-_NOT_PASSED_ON = {
-    **dict.fromkeys(http1.HOP_BY_HOP | http1.OWN_REQUEST_HEADERS, _dropped),
-    b"host": _host,
-    b"content-length": _length,
-    b"expect": _expects,
-    b"authorization": _authorization,
-    b"x-api-key": _api_key,
-    b"x-request-id": _request_id,
-    b"traceparent": _traceparent,
-}

@@ -6,6 +6,7 @@ are kept until they are complete, up to ``HOLD_MAX_BYTES``, for the same reason.
 through as they came, in the framing they came in; only a client of HTTP/1.0 gets the body alone.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Protocol
 
@@ -27,6 +28,9 @@ class ClientLink(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
+
+    def respond(self, status: int, body: bytes, *, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send a whole answer of the router's own."""
 
     def answered(self) -> None:
         """The answer is complete and the connection is kept: the next request may be handled."""
@@ -167,10 +171,8 @@ class Relay:
         headers = [(b"x-request-id", self._record.request_id.encode())]
         if retry_after_s:
             headers.append((b"retry-after", b"%d" % retry_after_s))
-        keep = self._client.keep_alive
-        body = http1.error_body(status, message, code=code)
-        self._client.write(http1.response(status, body, headers=headers, close=not keep))
-        return keep
+        self._client.respond(status, http1.error_body(status, message, code=code), headers=headers)
+        return self._client.keep_alive
 
     def end_with_error(self, message: str, code: str) -> None:
         """An error event in a begun stream; the connection must then be cut, so that nobody takes it for an end.

@@ -201,3 +201,171 @@ def test_draining_finishes_what_is_under_way_and_takes_nothing_new() -> None:
             assert await busy.closed()
 
     run(test)
+
+
+def answers_of(text: bytes) -> list[tuple[int, bytes]]:
+    """Status and body of each answer in what a connection sent, which all have a length."""
+    found = []
+    while text:
+        head, _, rest = text.partition(b"\r\n\r\n")
+        size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        found.append((int(head.split(b" ")[1]), rest[:size]))
+        text = rest[size:]
+    return found
+
+
+def test_trailers_are_dropped_and_count_towards_the_heads_limit() -> None:
+    async def test() -> None:
+        engine = ScriptedEngine(answer(OK))
+        chunked = HEAD + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n" % (len(BODY), BODY)
+        async with rig(engine, head_bytes_max=2000) as made:
+            client = await made.client()
+            client.writer.write(chunked + b"x-mine: 1\r\nx-request-id: forged\r\n\r\n")
+            assert (await client.receive()).body == OK
+            endless = await made.client()
+            endless.writer.write(chunked + b"x-more: and more\r\n" * 200)
+            assert (await endless.receive()).status == 431
+        (seen,) = engine.requests
+        assert "x-mine" not in seen.headers
+        assert seen.headers["x-request-id"] != "forged"
+
+    run(test)
+
+
+def test_headers_that_connection_names_stay_on_that_connection() -> None:
+    async def test() -> None:
+        engine = ScriptedEngine(answer(OK))
+        async with rig(engine) as made:
+            await made.ask(head="connection: keep-alive, X-Hop\r\nx-hop: 1\r\nx-mine: 2\r\n")
+        assert "x-hop" not in engine.requests[0].headers
+        assert engine.requests[0].headers["x-mine"] == "2"
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"), [("transfer-encoding: gzip, chunked\r\n", 501), ("host: another\r\ncontent-length: 0\r\n", 400)]
+)
+def test_what_could_be_read_in_two_ways_is_refused(head: str, status: int) -> None:
+    async def test() -> None:
+        async with rig(ScriptedEngine(answer(OK))) as made:
+            client = await made.client()
+            client.writer.write(HEAD + head.encode() + b"\r\n")
+            assert (await client.receive()).status == status
+
+    run(test)
+
+
+def test_a_whole_address_as_target_is_taken_for_its_path() -> None:
+    async def test() -> None:
+        engine = ScriptedEngine(answer(OK))
+        async with rig(engine) as made:
+            assert (await made.ask(target="http://router:80/v1/chat/completions?a=1")).body == OK
+            assert (await made.ask(method="GET", target="http://router")).body == OK
+        assert [seen.target for seen in engine.requests] == ["/v1/chat/completions?a=1", "/"]
+
+    run(test)
+
+
+def test_errors_for_head_have_no_body_that_would_pass_for_the_next_answer() -> None:
+    async def test() -> None:
+        async with rig(ScriptedEngine(answer(OK)), engine_wait_s=0.1) as made:
+            made.engine("a").state = "draining"
+            made.router.engines_changed()
+            client = await made.client()
+            client.writer.write(b"HEAD /v1/models/m HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503 ")
+            made.engine("a").state = "ready"
+            made.router.engines_changed()
+            assert (await client.ask()).body == OK
+
+    run(test)
+
+
+def test_what_is_asked_before_something_wrong_is_answered_first() -> None:
+    """However the bytes are cut: the answer to the one never passes for that to the other."""
+
+    async def test() -> None:
+        engine = ScriptedEngine(answer(OK))
+        async with rig(engine) as made:
+            for pause_s in (0.0, 0.05):
+                client = await made.client()
+                client.writer.write(request())
+                await asyncio.sleep(pause_s)
+                client.writer.write(b"complete nonsense\r\n\r\n")
+                answers = answers_of(await client.reader.read())
+                assert [status for status, _ in answers] == [200, 400]
+        assert len(engine.requests) == 2
+
+    run(test)
+
+
+def test_the_word_to_go_on_waits_for_the_answer_that_is_under_way() -> None:
+    async def test() -> None:
+        go = asyncio.Event()
+
+        async def handle(seen: object, writer: asyncio.StreamWriter) -> None:
+            await go.wait()
+            await answer(OK)(seen, writer)  # type: ignore[arg-type]
+
+        engine = ScriptedEngine(handle)
+        async with rig(engine) as made:
+            client = await made.client()
+            client.writer.write(request() + HEAD + b"expect: 100-continue\r\ncontent-length: %d\r\n\r\n" % len(BODY))
+            await until(lambda: bool(engine.requests), "the first one is under way")
+            go.set()
+            assert (await client.receive()).body == OK
+            assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            client.writer.write(BODY)
+            assert (await client.receive()).body == OK
+
+    run(test)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked", "no body"])
+def test_an_offer_to_go_on_in_http2_is_ignored_as_servers_may(framing: str) -> None:
+    offer = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+    sent = {
+        "length": request(head=HEAD + offer),
+        "chunked": HEAD + offer + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY),
+        "no body": b"GET /version HTTP/1.1\r\nhost: x\r\n" + offer + b"\r\n",
+    }[framing]
+
+    async def test() -> None:
+        engine = ScriptedEngine(answer(OK))
+        async with rig(engine) as made:
+            client = await made.client()
+            for cut in (len(sent), len(sent) - 10):
+                client.writer.write(sent[:cut])
+                await asyncio.sleep(0.02)
+                client.writer.write(sent[cut:] + request())
+                assert (await client.receive()).body == OK
+                assert (await client.receive()).body == OK
+        for seen in engine.requests[::2]:
+            assert seen.body == (b"" if framing == "no body" else BODY)
+            assert not {"upgrade", "http2-settings"} & seen.headers.keys()
+
+    run(test)
+
+
+def test_a_client_of_http10_gets_its_connection_closed() -> None:
+    async def test() -> None:
+        async with rig(ScriptedEngine(answer(OK))) as made:
+            client = await made.client()
+            assert (await client.ask(version="1.0", head="connection: keep-alive\r\n")).body == OK
+            assert await client.closed()
+
+    run(test)
+
+
+def test_a_client_that_takes_nothing_of_its_answer_does_not_hold_an_engine_for_ever() -> None:
+    async def test() -> None:
+        async with rig(ScriptedEngine(stream(*[EVENT * 1000] * 400)), client_idle_s=0.3) as made:
+            client = await made.client()
+            client.writer.transport.pause_reading()
+            client.send({**CHAT, "stream": True})
+            await until(lambda: bool(made.records), "it is given up", 5.0)
+            assert made.records[0].outcome == "left"
+            await until(lambda: not made.router._clients, "its connection is gone")
+
+    run(test)
