@@ -25,6 +25,11 @@ _TEXT_PARTS = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
+#: Members of parts that mean something to engines; any other is left in for the template.
+_PART_MEMBERS = frozenset((
+    "audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
+    "prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url",
+))  # fmt: skip
 
 
 class ChatTemplate:
@@ -146,31 +151,38 @@ def _template_message(message: Plain, *, as_parts: bool) -> Plain:
             shown["tool_call_id"] = message["tool_call_id"]
         if as_parts:
             shown["content"] = "\n".join(part["text"] for part in shown["content"])
-    elif role == "developer" and message.get("tools"):
-        raise RenderError("tools of a developer message")
     for name in ("name", "task"):
         if isinstance(message.get(name), str):
             shown[name] = message[name]
+    if role == "developer":
+        if message.get("tools"):
+            raise RenderError("tools of a developer message")
+        shown["tools"] = None
     return shown
 
 
 def _content(content: object, role: str, *, as_parts: bool) -> str | list[Plain]:
     if content is None:
-        texts = []
+        parts = []
     elif isinstance(content, str):
-        texts = [content]
+        parts = [_text_part(content)]
     elif isinstance(content, list):
-        texts = [text for part in content if (text := _part_text(part)) is not None]
+        parts = [part for given in content if (part := _read_part(given)) is not None]
     else:
         raise RenderError("contents that are neither text nor a list")
     if role == "system":
-        texts = [rest for text in texts if (rest := _without_billing_header(text)) is not None]
-    return [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
+        parts = [rest for part in parts if (rest := _without_billing_header(part)) is not None]
+    return parts if as_parts else "\n".join(part["text"] for part in parts if part["text"])
 
 
-def _part_text(part: object) -> str | None:
+def _text_part(text: str) -> Plain:
+    return {"type": "text", "text": text}
+
+
+def _read_part(part: object) -> Plain | None:
+    """One part of a content, with whatever members of its own the client gave it; None where it has no text."""
     if isinstance(part, str):
-        return part
+        return _text_part(part)
     if not isinstance(part, dict) or part.get("type") not in _TEXT_PARTS or part.get("uuid") is not None:
         raise RenderError("contents that are no text")
     text = part.get(_TEXT_PARTS[part["type"]])
@@ -178,11 +190,15 @@ def _part_text(part: object) -> str | None:
         return None
     if not isinstance(text, str):
         raise RenderError("a part of text that has none")
-    return text
+    return {**_text_part(text), **{name: value for name, value in part.items() if name not in _PART_MEMBERS}}
 
 
-def _without_billing_header(text: str) -> str | None:
-    return text if not text.startswith(BILLING_HEADER) else text.partition("\n")[2] or None
+def _without_billing_header(part: Plain) -> Plain | None:
+    text: str = part["text"]
+    if not text.startswith(BILLING_HEADER):
+        return part
+    rest = text.partition("\n")[2]
+    return {**part, "text": rest} if rest else None
 
 
 def _parsed_call(call: Plain) -> Plain:

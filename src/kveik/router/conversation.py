@@ -99,7 +99,7 @@ def _chat(members: Plain) -> Prompt:
     options["add_generation_prompt"] = members.get("add_generation_prompt", True) is not False
     if members.get("documents") is not None:
         options["documents"] = members["documents"]
-    messages = [_with_reasoning(message) for message in members["messages"]]
+    messages = [_as_read(message) for message in members["messages"]]
     tools = members.get("tools")
     return Conversation(
         messages,
@@ -121,13 +121,21 @@ def _options(members: Plain, effort: object) -> Plain:
     return options
 
 
-def _with_reasoning(message: Plain) -> Plain:
-    if message.get("reasoning_content") is None:
+def _as_read(message: Plain) -> Plain:
+    """A message as the engine reads it: reasoning under one name, and the members of calls in its own order."""
+    if message.get("reasoning_content") is None and not message.get("tool_calls"):
         return message
-    renamed = {name: value for name, value in message.items() if name != "reasoning_content"}
-    if renamed.get("reasoning") is None:
-        renamed["reasoning"] = message["reasoning_content"]
-    return renamed
+    read = {name: value for name, value in message.items() if name != "reasoning_content"}
+    if read.get("reasoning") is None:
+        read["reasoning"] = message.get("reasoning_content")
+    if read.get("tool_calls"):
+        read["tool_calls"] = [_call(call) for call in read["tool_calls"]]
+    return read
+
+
+def _call(call: Plain) -> Plain:
+    function = {name: call["function"][name] for name in ("arguments", "name") if name in call["function"]}
+    return {**{name: call[name] for name in ("id",) if name in call}, "function": function, "type": call["type"]}
 
 
 def _function_tool(function: Plain, tool: Plain) -> Plain:
@@ -272,8 +280,8 @@ def _add_blocks(messages: list[Plain], converted: Plain, blocks: Sequence[Plain]
             reasoning.append(block.get("thinking") or "")
         elif kind == "tool_use":
             arguments = json.dumps(block.get("input") or {})
-            call = {"name": block.get("name") or "", "arguments": arguments}
-            calls.append({"id": block.get("id"), "type": "function", "function": call})
+            call = {"arguments": arguments, "name": block.get("name") or ""}
+            calls.append({"id": block.get("id"), "function": call, "type": "function"})
         elif kind == "tool_result" and converted["role"] == "user":
             text = _result_text(block.get("content"))
             messages.append({"role": "tool", "tool_call_id": block.get("tool_use_id") or "", "content": text})
