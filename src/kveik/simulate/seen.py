@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: So many aborted and recorded requests, and prefix groups, are kept.
+#: So many aborted requests and prefix groups are kept.
 KEPT = 10_000
+#: So many recorded requests are kept, with their bodies.
+RECORDED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class Seen:
     active_max: int = 0
     connections: int = 0
     connections_total: int = 0
-    recorded: deque[Recorded] = field(default_factory=lambda: deque(maxlen=KEPT))
+    recorded: deque[Recorded] = field(default_factory=lambda: deque(maxlen=RECORDED))
 
     def begin(self, group: str) -> None:
         """A request for tokens begins."""
