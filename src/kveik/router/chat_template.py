@@ -27,8 +27,8 @@ _TEXT_PARTS = {
 }
 #: Members of parts that mean something to engines; any other is left in for the template.
 _PART_MEMBERS = frozenset((
-    "audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
-    "prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url",
+    "audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio",
+    "name", "prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url",
 ))  # fmt: skip
 
 
