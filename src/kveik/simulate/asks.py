@@ -175,7 +175,7 @@ def chat(body: bytes, limits: ModelLimits) -> Ask:
         generation_prompt=given.add_generation_prompt,
         open_end=given.continue_final_message,
     )
-    max_tokens = given.max_completion_tokens or given.max_tokens
+    max_tokens = given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens
     ask = _ask(given, limits, packed, max_tokens, limits.tokens("/v1/chat/completions", body, packed))
     if given.logprobs:
         ask.top_logprobs = given.top_logprobs or 0

@@ -131,6 +131,12 @@ def test_what_makes_no_sense_is_refused_with_status_and_reason(body: bytes, stat
     assert error["type"]
 
 
+def test_a_limit_of_nothing_is_refused_by_either_name() -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        with pytest.raises(RefusedRequestError, match="max_tokens must be at least 1, got 0"):
+            chat(**{"max_tokens": 5, name: 0})
+
+
 def test_a_chat_without_messages_is_refused() -> None:
     with pytest.raises(RefusedRequestError, match="messages"):
         chat(messages=[])
