@@ -114,7 +114,7 @@ class Router:
         self._read_facts = read_facts
         self._listeners = list(listeners)
         self._tracing = tracing or Tracing()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._clients: set[ClientConnection] = set()
         self._exchanges: set[Exchange] = set()
         self._homeless: deque[tuple[float, Exchange]] = deque()
@@ -140,7 +140,7 @@ class Router:
         """Begin to answer one request."""
         if self.pages is not None and (own := self.pages.answer(client, request)):
             return None if own is True else own
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         record = RequestRecord(
             request_id(request.request_id),
             request.method.decode("ascii", "replace"),
@@ -250,13 +250,13 @@ class Router:
 
     def _start(self, exchange: Exchange) -> None:
         if not exchange.over and not exchange.start():
-            self._homeless.append((self._loop.time() + self.settings.engine_wait_s, exchange))
+            self._homeless.append((self.loop.time() + self.settings.engine_wait_s, exchange))
 
     # -- what exchanges ask ---------------------------------------------------------------------
 
     def choose(self, exchange: Exchange) -> tuple[EngineView, Choice] | None:
         """An engine for the next attempt, booked."""
-        facts, now_s = exchange.facts, self._loop.time()
+        facts, now_s = exchange.facts, self.loop.time()
         engines = self.engines.open_for(facts.model)
         if exchange.excluded or exchange.longer_than_tokens or not engines:
             engines = self._others(exchange)
@@ -315,7 +315,7 @@ class Router:
         tokens, exchange.booked_tokens = exchange.booked_tokens, 0
         engine.waiting_tokens -= tokens
         if exchange.facts.stream and tokens > 256 and engine.in_flight == 1:
-            rate = tokens / max(1e-3, self._loop.time() - exchange.attempt_began_s)
+            rate = tokens / max(1e-3, self.loop.time() - exchange.attempt_began_s)
             known = engine.prefill_tokens_s
             engine.prefill_tokens_s = rate if not known else known + RATE_WEIGHT * (rate - known)
         if engine.breaker.failures_in_a_row:
@@ -332,7 +332,7 @@ class Router:
 
     def blame(self, engine: EngineView, exchange: Exchange, verdict: Verdict, why: str) -> str:
         """What a failed attempt says about an engine, and about the request if engines die of it."""
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         refusal = ""
         if verdict.died and exchange.method == b"POST":
             name = fingerprint(exchange.target, exchange.body)
@@ -356,7 +356,7 @@ class Router:
         """It has passed: requests again, few at first."""
         engine.breaker = engine.breaker.succeeded()
         engine.why = ""
-        engine.back_s = self._loop.time()
+        engine.back_s = self.loop.time()
         engine.share = SHARE_MIN if self.settings.slow_start_s else 1.0
         self.engines_changed()
 
@@ -379,7 +379,7 @@ class Router:
 
     def engine_moves(self, engine: EngineView) -> None:
         """It is busy, not stuck: those who wait for it may go on waiting, but not for ever."""
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         for exchange in self.waiting_on(engine):
             if now_s - exchange.attempt_began_s > self.settings.first_byte_max_s:
                 exchange.engine_silent(f"no byte within {self.settings.first_byte_max_s:g} s")
@@ -393,7 +393,7 @@ class Router:
         if not others:
             self.engine_moves(engine)
             return
-        engine.breaker = engine.breaker.failed(self._loop.time(), timed_out=True)
+        engine.breaker = engine.breaker.failed(self.loop.time(), timed_out=True)
         self.put_out(engine, why)
         for exchange in waiting:
             exchange.engine_silent(why, Failure.SILENT)
@@ -406,7 +406,7 @@ class Router:
         if len(self.quarantine) and record.outcome == "ok":
             self.quarantine.answered(fingerprint(exchange.target, exchange.body))
         if exchange.ticket is not None:
-            self.gate.leave(exchange.ticket, self._loop.time(), used_tokens(record))
+            self.gate.leave(exchange.ticket, self.loop.time(), used_tokens(record))
         if self.tokens is not None:
             self.tokens.finished(record)
         self._chooser.feed_back(record)

@@ -35,6 +35,8 @@ _MORE, _COMPLETE = Step.MORE, Step.COMPLETE
 class Dispatcher(Protocol):
     """What an exchange needs of the router."""
 
+    loop: asyncio.AbstractEventLoop
+
     def choose(self, exchange: "Exchange") -> tuple[EngineView, Choice] | None:
         """An engine for the next attempt, booked for it; None if there is none now."""
 
@@ -89,7 +91,7 @@ class Exchange:
         self.method, self.target, self.headers, self.body, self.facts = method, target, headers, body, facts
         self.traceparent = traceparent
         self.comment_after_s, self.stream_idle_s = comment_after_s, stream_idle_s
-        self._loop = asyncio.get_running_loop()
+        self._loop = router.loop
         self.last_byte_s = self.attempt_began_s = self._loop.time()
         self.started_s = perf_counter()  # uvloop's time moves once a millisecond: too coarse for what is measured
         self._relay = Relay(client, record, target.partition(b"?")[0])

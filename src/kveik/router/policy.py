@@ -136,16 +136,19 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
     Reasons: ``prefix`` (it holds most of the prompt), ``shared`` (none holds it, the shared cache
     does), ``load`` (nothing is cached), ``spread`` (another holds more, but is too busy).
     """
-    in_flight, shares, held = 1, 0.0, 0
-    for candidate in candidates:
+    in_flight, shares, held, fastest = 1, 0.0, 0, 0.0
+    for candidate in candidates:  # by hand: max() and sum() cost more than all the rest of a decision
         in_flight += candidate.in_flight
         shares += candidate.share
-        if candidate.cached_tokens > held:  # noqa: PLR1730 (quicker than max)
+        if candidate.cached_tokens > held:
             held = candidate.cached_tokens
-    weight = copy_weight(_holders(candidates, held), len(candidates))
+        if candidate.prefill_tokens_s > fastest:
+            fastest = candidate.prefill_tokens_s
+    unknown_rate = fastest or costs.prefill_tokens_s
+    weight = copy_weight(_holders(candidates, held), len(candidates)) if held else 1.0
     best, least_s = candidates[0], math.inf
     for candidate in candidates:
-        rate = candidate.prefill_tokens_s or rate_of(candidate, candidates, costs)
+        rate = candidate.prefill_tokens_s or unknown_rate
         cost_s = expected_cost_s(candidate, facts.prompt_tokens, held, weight, rate, costs)
         if cost_s < least_s or (cost_s == least_s and candidate.order < best.order):
             best, least_s = candidate, cost_s

@@ -15,12 +15,8 @@ _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*(?:\r?\n[0-9a-fA-F]*\s*)*$")
 _LAST_EVENT = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete|failed)|message_stop)\r?\n")
 #: An event's name is found across two pieces if so many bytes of the first are looked at again.
 _OVERLAP_BYTES = 64
-_USAGE = re.compile(
-    rb'"(prompt_tokens|input_tokens|completion_tokens|output_tokens|cached_tokens'
-    rb'|cache_read_input_tokens|cache_creation_input_tokens)"\s*:\s*(\d{1,12})'
-)
+_NUMBER = re.compile(rb'"([a-z_]+_tokens)"\s*:\s*(\d{1,12})')
 _NO_USAGE = (-1, -1, -1)
-_PROMPT, _COMPLETION = (b"prompt_tokens", b"input_tokens"), (b"completion_tokens", b"output_tokens")
 
 KEEP_ALIVE = b": keep-alive\n\n"
 
@@ -82,12 +78,15 @@ def usage_in(tail: bytes) -> tuple[int, int, int]:
     Reads the last mention of each, without decoding what may be a long answer. Anthropic's input tokens are
     those that were neither read from a cache nor written to one.
     """
-    found = {name: int(value) for name, value in _USAGE.findall(tail)}
-    prompt = next((found[name] for name in _PROMPT if name in found), -1)
-    completion = next((found[name] for name in _COMPLETION if name in found), -1)
-    cached = found.get(b"cached_tokens", -1)
+    start = tail.find(b'"usage"')
+    if start < 0:
+        return _NO_USAGE
+    found = dict(_NUMBER.findall(tail, start))
+    prompt = int(found.get(b"prompt_tokens") or found.get(b"input_tokens", -1))
+    completion = int(found.get(b"completion_tokens") or found.get(b"output_tokens", -1))
+    cached = int(found.get(b"cached_tokens", -1))
     if cached < 0 and b"cache_read_input_tokens" in found:
-        cached = found[b"cache_read_input_tokens"]
+        cached = int(found[b"cache_read_input_tokens"])
         if prompt >= 0:
-            prompt += cached + found.get(b"cache_creation_input_tokens", 0)
+            prompt += cached + int(found.get(b"cache_creation_input_tokens", 0))
     return prompt, completion, cached

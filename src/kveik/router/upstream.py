@@ -46,7 +46,7 @@ class EngineConnection(asyncio.Protocol):
 
     __slots__ = (
         "_complete", "_gives_pieces", "_head", "_keep", "_parser", "_pieces", "_pool", "_raw", "_status", "exchange",
-        "idle_since_s", "reused", "transport",
+        "idle_since_s", "reused", "time", "transport",
     )  # fmt: skip
 
     def __init__(self, pool: "EnginePool") -> None:
@@ -55,6 +55,7 @@ class EngineConnection(asyncio.Protocol):
         self.exchange: Answered | None = None
         self.reused = False
         self.idle_since_s = 0.0
+        self.time = asyncio.get_running_loop().time  # asking for the loop costs a system call each time
         self._parser: Any = None
         self._gives_pieces: bool | None = None  # what the parser was made for
         self._reset()
@@ -263,7 +264,7 @@ class EnginePool:
 
     def give_back(self, connection: EngineConnection) -> None:
         """The connection is free for the next exchange."""
-        connection.idle_since_s = asyncio.get_running_loop().time()
+        connection.idle_since_s = connection.time()
         self._idle.append(connection)
 
     def forget(self, connection: EngineConnection) -> None:
