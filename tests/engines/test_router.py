@@ -124,7 +124,7 @@ def test_after_kill_9_nothing_is_lost_and_the_shared_cache_has_what_the_engine_h
     first = served.chat(story(2), max_tokens=2)
     victim = served.engine(served.last_choice()["engine"])
     blocks = first.usage.prompt_tokens // 128
-    wait_saved(victim.client, before[victim.spec.url], blocks, settle_s=20.0, quiet_s=0.5)
+    wait_saved(victim.client, before[victim.spec.url], blocks, timeout_s=20.0, quiet_s=0.5)
 
     def ask(number: int) -> Any:
         return served.chat(f"{number} is a number. " + story(3, 10), max_tokens=16)
