@@ -194,7 +194,7 @@ class RouterSettings:
         maximum=WAIT_MAX_S,
     )
     slow_prefill_tokens_s: float = setting(
-        400.0,
+        150.0,
         "Prompt tokens a second that an engine computes at least; longer prompts are given more time.",
         unit="tokens/s",
         minimum=1.0,
@@ -323,7 +323,7 @@ class RouterSettings:
         minimum=0.0, maximum=WAIT_MAX_S,
     )  # fmt: skip
     probe_deadline_s: float = setting(
-        5.0, "Longest wait for the answer to a request of the router's own.", unit="s", minimum=0.1, maximum=WAIT_MAX_S
+        15.0, "Longest wait for the answer to a request of the router's own.", unit="s", minimum=0.1, maximum=WAIT_MAX_S
     )
     quarantine_kills: int = setting(
         2, "Engines that may die while they run one request; then it is refused until it is released; 0: no limit.",

@@ -29,6 +29,8 @@ from kveik.router.trace import Tracing, request_id
 #: Retries that are allowed at once, before the share of all requests counts.
 RETRY_RESERVE = 20.0
 RATE_WEIGHT = 0.2
+#: An engine may be so many times slower than it was seen to be before its silence is looked into.
+PREFILL_MARGIN = 4.0
 SHARE_MIN = 0.1
 
 
@@ -295,8 +297,11 @@ class Router:
     def first_byte_deadline_s(self, exchange: Exchange, now_s: float) -> float:
         """When to look at an engine that gave no byte: after what computing the prompt, and those before it, takes."""
         engine, settings = exchange.engine, self.settings
-        waiting = engine.waiting_tokens if engine is not None else 0
-        return now_s + min(settings.first_byte_s + waiting / settings.slow_prefill_tokens_s, settings.first_byte_max_s)
+        if engine is None:
+            return now_s + settings.first_byte_s
+        # vLLM's counters stand still within a step, and one step may hold a whole prompt: patience must cover it.
+        rate = max(settings.slow_prefill_tokens_s, engine.prefill_tokens_s / PREFILL_MARGIN)
+        return now_s + min(settings.first_byte_s + engine.waiting_tokens / rate, settings.first_byte_max_s)
 
     def may_retry(self, exchange: Exchange) -> bool:
         """By number of attempts, and by the budget; an engine with a longer window is always worth an attempt."""

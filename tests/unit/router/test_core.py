@@ -170,3 +170,26 @@ def test_the_union_of_all_models_is_listed() -> None:
             assert json.dumps(made.router.engines.model_cards).count('"id"') == 2
 
     run(test)
+
+
+def test_a_long_prompt_may_be_silent_for_as_long_as_computing_it_takes() -> None:
+    """vLLM's counters stand still while one step computes a whole prompt: only time tells such an engine from a hung one."""
+
+    async def test() -> None:
+        prompt = {**CHAT, "messages": [{"role": "user", "content": "word " * 2000}]}  # about 2,500 tokens
+
+        async def handle(request: object, writer: asyncio.StreamWriter) -> None:
+            await asyncio.sleep(1.2)
+            await answer(OK)(request, writer)  # type: ignore[arg-type]
+
+        silent, other = ScriptedEngine(handle), ScriptedEngine(answer(b"other"))
+        silent.metrics = other.metrics = b'vllm:prompt_tokens_total{model_name="m"} 7.0\n'
+        async with rig(silent, other, first_byte_s=0.2, slow_prefill_tokens_s=1500.0) as made:
+            made.engine("b").in_flight = 50
+            assert (await made.ask(prompt)).body == OK
+            assert made.engine("a").takes_requests
+            made.engine("a").prefill_tokens_s = 100_000.0  # it was seen to be much quicker: now its silence is strange
+            assert (await made.ask(prompt)).body == b"other"
+            made.engine("b").in_flight -= 50
+
+    run(test)
