@@ -173,7 +173,7 @@ def test_the_union_of_all_models_is_listed() -> None:
 
 
 def test_a_long_prompt_may_be_silent_for_as_long_as_computing_it_takes() -> None:
-    """vLLM's counters stand still while one step computes a whole prompt: only time tells such an engine from a hung one."""
+    """Counters stand still while one step computes a whole prompt: only time tells such an engine from a hung one."""
 
     async def test() -> None:
         prompt = {**CHAT, "messages": [{"role": "user", "content": "word " * 2000}]}  # about 2,500 tokens
