@@ -5,6 +5,7 @@ from typing import Any
 
 from kveik.breaker import CLOSED, Breaker
 from kveik.fleet.announcement import EngineAnnouncement
+from kveik.router import http1
 from kveik.router.upstream import EnginePool
 
 #: Engines that one router can tell apart: each has one bit in the prefix index.
@@ -20,7 +21,8 @@ class EngineView:
     ``prefill_tokens_s`` is learned from answers; 0 while unknown. ``share`` is the part of a full
     engine's load that it may get now (below 1 after a return: slow start). ``group`` is its KV
     namespace: engines of one group share blocks. ``back_s`` is when it came back, 0 if it never left.
-    ``name`` is its id in the fleet, and ``host_header`` what requests to it say in ``Host``.
+    ``exact``: what it holds is known exactly. ``name`` is its id in the fleet, and ``host_header``
+    what requests to it say in ``Host``.
     """
 
     announcement: EngineAnnouncement
@@ -39,6 +41,7 @@ class EngineView:
     cards: list[dict[str, Any]] = field(default_factory=list)
     back_s: float = 0.0
     looked_at: bool = False
+    exact: bool = False
     name: str = field(init=False)
     host_header: bytes = field(init=False)
 
@@ -46,7 +49,7 @@ class EngineView:
         # Wanted for each request; another name or address would be another engine.
         self.name = self.announcement.name
         host, port = self.announcement.host_port
-        self.host_header = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        self.host_header = http1.host_header(host, port)
 
     @property
     def max_model_tokens(self) -> int:

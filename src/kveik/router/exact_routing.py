@@ -109,6 +109,7 @@ class ExactRouting:
         followed.told_why = exactness.why(now_s)
         if followed.told_why != before:
             logger.info("engine %s: its prefix index is %s", engine.name, followed.told_why or "exact")
+        engine.exact = not followed.told_why
         self._index.trust(engine.slot, exactness.renderings(now_s))
         # Engines that make other tokens of a prompt share nothing for it, whatever their namespace says.
         engine.group = "" if exactness.mismatch else engine.announcement.namespace

@@ -57,9 +57,10 @@ ENGINE_BREAKER = MetricRow("engine_breaker", "1 for the state of an engine's bre
 ENGINE_IN_FLIGHT = MetricRow("engine_in_flight", "Requests at an engine", ("engine",))
 ENGINE_WAITING = MetricRow("engine_waiting_tokens", "Prompt tokens that an engine still has to compute", ("engine",))
 ENGINE_SHARE = MetricRow("engine_share", "Part of a full engine's load that an engine may get now", ("engine",))
+ENGINE_EXACT = MetricRow("engine_exact", "1 if it is known exactly what an engine holds", ("engine",))
 GAUGES = (
     IN_FLIGHT, WAITING, INDEX_BLOCKS, INDEX_BYTES, QUARANTINED, ENGINE_STATE, ENGINE_BREAKER, ENGINE_IN_FLIGHT,
-    ENGINE_WAITING, ENGINE_SHARE,
+    ENGINE_WAITING, ENGINE_SHARE, ENGINE_EXACT,
 )  # fmt: skip
 
 BREAKER_STATES = (CLOSED, OPEN, HALF_OPEN)
@@ -75,6 +76,7 @@ class EngineNow:
     in_flight: int
     waiting_tokens: int
     share: float
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +252,7 @@ def _gauges(now: RouterNow) -> Iterator[GaugeMetricFamily]:
     yield _gauge(ENGINE_IN_FLIGHT, (((engine.name,), engine.in_flight) for engine in engines))
     yield _gauge(ENGINE_WAITING, (((engine.name,), engine.waiting_tokens) for engine in engines))
     yield _gauge(ENGINE_SHARE, (((engine.name,), engine.share) for engine in engines))
+    yield _gauge(ENGINE_EXACT, (((engine.name,), engine.exact) for engine in engines))
 
 
 _Samples = Iterable[tuple[tuple[str, ...], float]]

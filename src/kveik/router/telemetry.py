@@ -127,5 +127,11 @@ class Telemetry:
 
 def _engine_now(engine: EngineView) -> EngineNow:
     return EngineNow(
-        engine.name, engine.state, engine.breaker.state, engine.in_flight, engine.waiting_tokens, engine.share
+        engine.name,
+        engine.state,
+        engine.breaker.state,
+        engine.in_flight,
+        engine.waiting_tokens,
+        engine.share,
+        engine.exact,
     )

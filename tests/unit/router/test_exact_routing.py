@@ -180,6 +180,7 @@ def test_an_edited_template_is_found_named_and_kept_out_of_the_cache_group(tmp_p
             await until_why(app, "it renders prompts differently. chat: token ", "e2")
             groups = {name: app.router.engines.by_name[name].group for name in ("e1", "e2")}
             assert groups == {"e1": "ab", "e2": ""}
+            assert {one.name: one.exact for one in app.router.engines} == {"e1": True, "e2": False}
             document = app.router.pages.document()  # type: ignore[union-attr]
             by_id = {one["id"]: one["prefix_index"] for one in document["engines"]}
             assert (by_id["e1"]["kind"], by_id["e2"]["kind"]) == ("exact", "approximate")

@@ -113,7 +113,7 @@ def test_engines_that_left_are_forgotten_once_there_are_many(monkeypatch: pytest
 
 def test_the_state_of_router_and_engines_is_shown_as_it_is_at_the_scrape() -> None:
     now = RouterNow(
-        engines=(EngineNow("e", "ready", "half-open", 3, 900, 0.25),), in_flight=5, waiting=2, prefix_index_blocks=7,
+        engines=(EngineNow("e", "ready", "half-open", 3, 900, 0.25, True),), in_flight=5, waiting=2, prefix_index_blocks=7,
         prefix_index_bytes=700, quarantined=1, refused={"wrong_key": 4}, retries_refused=6, access_lines_dropped=8,
     )  # fmt: skip
     values = exposed(RouterMetrics(lambda: now))
@@ -122,7 +122,7 @@ def test_the_state_of_router_and_engines_is_shown_as_it_is_at_the_scrape() -> No
         'refused_total{reason="wrong_key"}': 4, "retries_refused_total": 6, "access_lines_dropped_total": 8,
         'engine_state{engine="e",state="ready"}': 1, 'engine_breaker{engine="e",state="half-open"}': 1,
         'engine_breaker{engine="e",state="closed"}': 0, 'engine_in_flight{engine="e"}': 3,
-        'engine_waiting_tokens{engine="e"}': 900, 'engine_share{engine="e"}': 0.25,
+        'engine_waiting_tokens{engine="e"}': 900, 'engine_share{engine="e"}': 0.25, 'engine_exact{engine="e"}': 1,
     }  # fmt: skip
     assert {name: values[name] for name in expected} == expected
 
