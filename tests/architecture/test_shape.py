@@ -24,6 +24,8 @@ MAY_CATCH_EVERYTHING = {
     "router/background.py": 1,  # hands any exception to the loop's thread, which raises it there
     "router/app.py": 1,  # a tick that fails must not be the last one: no deadline would ever pass
     "router/client_side.py": 1,  # a fault while a request begins ends one connection
+    "router/core.py": 1,  # nor one that a step of it fails in
+    "router/exchange.py": 1,  # nor an attempt that failed, any other request
     "router/pages.py": 1,  # a page that fails must be answered as well
     "router/upstream.py": 1,  # a fault while an answer is handled must not pass for the engine's
     "store/guarded.py": 1,  # a store's fault becomes the result of its keys

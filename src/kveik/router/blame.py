@@ -8,8 +8,9 @@ client   4xx; any status whose error text says that   untouched     only if one 
 overload 429, or 503 that does not say the engine is  untouched     yes
          dead
 engine   500, 502, 504, other 5xx; connection cut     counts        yes, if repeatable
-         before or within the answer; no answer in    (time-out:
-         time; an answer that is no HTTP              opens)
+         before or within the answer; no answer in    (time-out,
+         time; an answer that is no HTTP; the engine  death: opens)
+         gone after a kept connection ended
 network  connection refused or not made in time       counts        yes, nothing was sent
 request  failed in the same way on two engines that   not counted   no
          serve others, or runs when engines die       against them
@@ -19,6 +20,7 @@ request  failed in the same way on two engines that   not counted   no
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 
 class Blame(Enum):
@@ -40,6 +42,7 @@ class Failure(Enum):
     CONNECT_TIMEOUT = "connect_timeout"
     CUT = "cut"  # the connection ended before the answer did
     STALE = "stale"  # the same, on a kept connection, before any byte: it was closed while the request travelled
+    DIED = "died"  # a kept connection ended before any byte, and then no new one could be made
     SILENT = "silent"  # no first byte in time
     STALLED = "stalled"  # no next byte in time
     MALFORMED = "malformed"  # no HTTP
@@ -99,8 +102,9 @@ def judge(evidence: Evidence, *, repeatable: bool) -> Verdict:
     if failure is Failure.STALE:
         return Verdict(Blame.NETWORK, elsewhere=True, same=True)
     again = repeatable and not evidence.answered
-    silent = failure in (Failure.SILENT, Failure.STALLED)
-    return Verdict(Blame.ENGINE, elsewhere=again, counts=True, opens=silent, died=failure is Failure.CUT)
+    opens = failure in (Failure.SILENT, Failure.STALLED, Failure.DIED)
+    died = failure in (Failure.CUT, Failure.DIED)
+    return Verdict(Blame.ENGINE, elsewhere=again, counts=True, opens=opens, died=died)
 
 
 def _judge_status(evidence: Evidence, repeatable: bool) -> Verdict:
@@ -124,6 +128,7 @@ _REPEATABLE = re.compile(
 )
 
 
+@lru_cache(256)
 def repeatable(method: bytes, target: bytes) -> bool:
     """Whether a request may be sent to a second engine although the first may have carried it out."""
     return method in (b"GET", b"HEAD", b"OPTIONS") or (method == b"POST" and _REPEATABLE.match(target) is not None)

@@ -5,6 +5,7 @@ engines, the registry) runs beside it: see :mod:`kveik.router.care`.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -25,6 +26,8 @@ from kveik.router.policy import Choice
 from kveik.router.quarantine import Quarantine, fingerprint
 from kveik.router.records import RequestListener, RequestRecord
 from kveik.router.trace import Tracing, request_id
+
+logger = logging.getLogger(__name__)
 
 #: Retries that are allowed at once, before the share of all requests counts.
 RETRY_RESERVE = 20.0
@@ -196,11 +199,7 @@ class Router:
         if ticket.waits:
             ticket.on_turn = lambda refusal: self._turn(exchange, refusal)
             return exchange
-        try:
-            self._begin(exchange)
-        except Exception:
-            exchange.abandon()  # what was booked is free again; who called answers the client
-            raise
+        self._begin(exchange)
         return exchange
 
     def _passed_on(self, request: Incoming) -> bytes:
@@ -244,15 +243,32 @@ class Router:
         exchange.refuse(row.status, row.message, code=row.code, retry_after_s=row.retry_after_s)
 
     def _begin(self, exchange: Exchange) -> None:
+        self._supervised(exchange, self._prepare)
+
+    def _prepare(self, exchange: Exchange) -> bool:
         tokens = self.tokens
         if tokens is None or tokens.prepare(
             exchange.target, exchange.body, exchange.facts, lambda: self._start(exchange)
         ):
             self._start(exchange)
+        return True
 
     def _start(self, exchange: Exchange) -> None:
-        if not exchange.over and not exchange.start():
+        if not self._has_started(exchange):
             self._homeless.append((self.loop.time() + self.settings.engine_wait_s, exchange))
+
+    def _has_started(self, exchange: Exchange) -> bool:
+        """Send a request to an engine; False if there is none now."""
+        return exchange.over or self._supervised(exchange, Exchange.start)
+
+    def _supervised(self, exchange: Exchange, step: Callable[[Exchange], bool]) -> bool:
+        """A step in the life of a request; one in which the router fails ends that request and no other."""
+        try:
+            return step(exchange)
+        except Exception:
+            logger.exception("a request failed in the router")
+            exchange.router_failed()
+            return True
 
     # -- what exchanges ask ---------------------------------------------------------------------
 
@@ -370,7 +386,7 @@ class Router:
         self.engines.rebuild()
         for _ in range(len(self._homeless)):
             until_s, exchange = self._homeless.popleft()
-            if not exchange.over and not exchange.start():
+            if not self._has_started(exchange):
                 self._homeless.append((until_s, exchange))
 
     def look_after(self, engine: EngineView) -> None:
@@ -393,15 +409,19 @@ class Router:
 
     def engine_stuck(self, engine: EngineView, why: str) -> None:
         """It does nothing: those who wait for it go elsewhere, if there is an elsewhere."""
-        waiting = self.waiting_on(engine)
-        others = [other for other in self.engines.open_for("") if other is not engine]
-        if not others:
+        going = [
+            exchange
+            for exchange in self.waiting_on(engine)
+            if any(other is not engine for other in self.engines.open_for(exchange.facts.model))
+        ]
+        if not going:
             self.engine_moves(engine)
             return
         engine.breaker = engine.breaker.failed(self.loop.time(), timed_out=True)
         self.put_out(engine, why)
-        for exchange in waiting:
+        for exchange in going:
             exchange.engine_silent(why, Failure.SILENT)
+        self.engine_moves(engine)  # for those whose model no other engine serves
 
     def finished(self, exchange: Exchange) -> None:
         """A request is over."""
@@ -431,7 +451,7 @@ class Router:
         self.gate.tick(now_s)
         while self._homeless and self._homeless[0][0] <= now_s:
             _, exchange = self._homeless.popleft()
-            if not exchange.over and not exchange.start():
+            if not self._has_started(exchange):
                 exchange.record.outcome = "overload"
                 exchange.refuse(503, self._nobody(exchange.facts.model), code="no_engine", retry_after_s=2)
 

@@ -30,6 +30,7 @@ class EngineSet:
     def apply(self, view: Membership) -> list[EngineView]:
         """Follow the registry's view; the engines that are new or have become other engines."""
         fresh = []
+        self.refused = {}
         for name in [name for name in self.by_name if name not in view.members]:
             self._remove(name)
         for member in view.members.values():
@@ -74,6 +75,8 @@ class EngineSet:
     def _remove(self, name: str) -> None:
         engine = self.by_name.pop(name)
         engine.state, engine.why = "gone", "it left the fleet"
+        if engine.pool is not None:
+            engine.pool.retire()
         self._forget_slot(engine.slot)
 
     def rebuild(self) -> None:

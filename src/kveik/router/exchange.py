@@ -12,6 +12,7 @@ that may run twice, and within the retry budget. How the answer gets to the clie
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Protocol
@@ -25,6 +26,8 @@ from kveik.router.policy import Choice
 from kveik.router.records import RequestRecord
 from kveik.router.relay import HOLD_MAX_BYTES, ClientLink, Relay, Step
 from kveik.router.upstream import EngineConnection
+
+logger = logging.getLogger(__name__)
 
 ERROR_TEXT_BYTES = 4096
 
@@ -67,7 +70,7 @@ class Exchange:
 
     __slots__ = (
         "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_router",
-        "_stale_once", "_status", "attempt_began_s", "body", "booked_tokens", "choice", "comment_after_s",
+        "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens", "choice", "comment_after_s",
         "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s", "longer_than_tokens", "method",
         "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent",
     )  # fmt: skip
@@ -107,7 +110,7 @@ class Exchange:
         self._dial: asyncio.Task[None] | None = None
         self._status = 0
         self._error: list[bytes] = []
-        self._stale_once = False
+        self._stale_engine: EngineView | None = None  # whose kept connection ended under this request
         self._paused = False
         self._blamed_later: list[tuple[EngineView, Verdict, str]] = []
 
@@ -135,7 +138,8 @@ class Exchange:
         self.attempt_began_s = now_s = self._loop.time()
         self.first_byte_by_s = self._router.first_byte_deadline_s(self, now_s)
         assert self.engine.pool is not None
-        connection = self.engine.pool.take(now_s)
+        # An engine that ends a kept connection may have begun: what could do harm twice does not travel on one.
+        connection = self.engine.pool.take(now_s) if repeatable(self.method, self.target) else None
         if connection is not None:
             self._send(connection)
         else:
@@ -158,11 +162,22 @@ class Exchange:
             traceparent=self.traceparent,
         )
         connection.send(self, head + self.body)
+        if self._paused:
+            connection.pause_reading()
 
     def attempt_failed(self, failure: Failure, why: str) -> None:
         """The connection to the engine is lost, or was never made."""
         self._connection = self._dial = None
-        self._fail(Evidence(failure, answered=self._relay.begun), why)
+        if self.over:
+            return
+        if failure is Failure.REFUSED and self._stale_engine is self.engine:
+            failure = Failure.DIED
+        try:
+            self._fail(Evidence(failure, answered=self._relay.begun), why)
+        except Exception:
+            # Supervision: who waits for an answer gets one, whatever happens.
+            logger.exception("a request failed in the router")
+            self.router_failed()
 
     def _fail(self, evidence: Evidence, why: str, answer: bytes = b"") -> None:
         """One attempt is over without success; ``answer`` is the engine's own error answer."""
@@ -172,9 +187,9 @@ class Exchange:
         self.record.why = why
         if verdict.too_long:
             self.longer_than_tokens = engine.max_model_tokens or 1 << 62
-        if verdict.same and not self._stale_once:
-            self._stale_once = True
-            self._dial = engine.pool.dial(self._send, self.attempt_failed) if engine.pool is not None else None
+        if verdict.same and self._stale_engine is not engine and engine.pool is not None:
+            self._stale_engine = engine
+            self._dial = engine.pool.dial(self._send, self.attempt_failed)
             return
         self._router.leave(self)
         by_status = evidence.failure is Failure.STATUS and verdict.blame is Blame.ENGINE and not verdict.opens
@@ -189,6 +204,7 @@ class Exchange:
         if verdict.elsewhere and not self._relay.begun and self._router.may_retry(self):
             self._status, self._error = 0, []
             self._relay.reset()
+            self.record.first_byte_s = -1.0  # it was not the answer's
             if self.start():
                 return
         blame = verdict.blame
@@ -228,6 +244,8 @@ class Exchange:
         if self.method == b"HEAD" and self._connection is not None:
             self._connection.finish_without_body()
             complete = True
+        if self._relay.wants_pieces:
+            data = b"".join(pieces)
         if status >= 400:
             self._error = [head, data]
             if complete:
@@ -235,13 +253,13 @@ class Exchange:
             return
         if data or complete:
             self._first_byte()
-        if self._relay.wants_pieces:
-            data = b"".join(pieces)
         self._step(self._relay.began(status, head, data, complete=complete), complete)
 
     def answer_went_on(self, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """More of the engine's answer."""
         self.last_byte_s = self._loop.time()
+        if self._relay.wants_pieces:
+            data = b"".join(pieces)
         if self._status >= 400:
             self._error.append(data)
             if complete or sum(map(len, self._error)) > HOLD_MAX_BYTES:
@@ -249,8 +267,6 @@ class Exchange:
             return
         if self.record.first_byte_s < 0:
             self._first_byte()
-        if self._relay.wants_pieces:
-            data = b"".join(pieces)
         step = self._relay.went_on(data, complete=complete)
         if step is not _MORE:
             self._step(step, complete)
@@ -293,6 +309,8 @@ class Exchange:
         self._end()
         if keep:
             self._client.answered()
+        elif self._relay.looks_whole:
+            self._client.break_off()
         else:
             self._client.cut()
 
@@ -306,16 +324,11 @@ class Exchange:
             self._connection = None
 
     def router_failed(self) -> None:
-        """A fault of the router's own: the client sees an answer that is cut, no engine is blamed."""
+        """A fault of the router's own: the client sees an error, or an answer that is cut; no engine is blamed."""
         if not self.over:
-            self._connection = None
-            self.abandon()
-            self._client.cut()
-
-    def abandon(self) -> None:
-        """End it after a fault of the router's own, without a word to the client."""
-        self.record.outcome, self.record.why = "router", "the router failed; its log says why"
-        self._end()
+            self.record.outcome, self.record.why = "router", "the router failed; its log says why"
+            self._let_go()
+            self.refuse(500, self.record.why)
 
     def client_left(self) -> None:
         """The client went away."""
@@ -342,7 +355,7 @@ class Exchange:
 
     def tick(self, now_s: float) -> None:
         """Called a few times a second."""
-        if not self._relay.begun:
+        if self.record.first_byte_s < 0:
             if self.comment_after_s and self.facts.stream and now_s - self.last_byte_s >= self.comment_after_s:
                 self.last_byte_s = now_s
                 self._relay.comment()
@@ -356,7 +369,7 @@ class Exchange:
     @property
     def waits_for_first_byte(self) -> bool:
         """Whether the engine has given nothing of an answer yet; the head of a stream is nothing."""
-        return self.engine is not None and not self._relay.begun and not self.over
+        return self.engine is not None and self.record.first_byte_s < 0 and not self.over
 
     def engine_silent(self, why: str, failure: Failure = Failure.SILENT) -> None:
         """Leave this engine: it does not answer."""

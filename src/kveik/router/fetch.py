@@ -60,10 +60,9 @@ async def fetch(
     loop = asyncio.get_running_loop()
     future: asyncio.Future[tuple[int, bytes]] = loop.create_future()
     answer = _Answer(future)
-    host = b"%s:%d" % (pool.host.encode(), pool.port)
     kind = b"content-type: application/json\r\n" if body else b""
     request = http1.request_head(
-        method, target, kind, host=host, length=len(body), request_id=b"kveik-router", traceparent=b""
+        method, target, kind, host=pool.host_header, length=len(body), request_id=b"kveik-router", traceparent=b""
     )
     held: list[EngineConnection] = []
 

@@ -6,6 +6,7 @@ connection only (RFC 9110, section 7.6.1), those that the router answers for its
 """
 
 import json
+import re
 from collections.abc import Iterable
 
 REASONS = {
@@ -120,17 +121,20 @@ def request_head(
 
 
 def without_hop_by_hop(head: bytes) -> bytes:
-    """A response's head (status line to blank line) without headers of the engine's connection.
+    """A response's head (status line to blank line) without the headers of the engine's connection and its request id.
 
     ``Transfer-Encoding`` stays, because the body is passed on in the framing it came in.
     """
-    lines = head[:-4].split(b"\r\n")
-    kept = [lines[0]]
-    for line in lines[1:]:
-        name = line.partition(b":")[0].strip().lower()
-        if name == b"transfer-encoding" or name not in HOP_BY_HOP:
-            kept.append(line)
-    return b"\r\n".join(kept) + b"\r\n\r\n"
+    first, *lines = head[:-4].split(b"\r\n")
+    named = [(line.partition(b":")[0].strip().lower(), line) for line in lines]
+    hops = {hop.strip() for name, line in named if name == b"connection" for hop in line[11:].lower().split(b",")}
+    dropped = (HOP_BY_HOP | hops | {b"x-request-id"}) - {b"transfer-encoding", b"content-length"}
+    return b"\r\n".join([first, *(line for name, line in named if name not in dropped)]) + b"\r\n\r\n"
+
+
+def host_header(host: str, port: int) -> bytes:
+    """The value of ``Host`` for an address."""
+    return (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
 
 
 def stream_head(request_id: bytes) -> bytes:
@@ -144,3 +148,12 @@ def stream_head(request_id: bytes) -> bytes:
 def chunk(data: bytes) -> bytes:
     """One chunk of a chunked body; nothing for no data, since an empty chunk would end the body."""
     return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
+
+
+_LAST_CHUNK = re.compile(rb"(?:^|(?<=\r\n))0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n$")
+
+
+def without_last_chunk(data: bytes) -> bytes | None:
+    """The end of a chunked body without what ends it; None if that has not wholly come with these bytes."""
+    found = _LAST_CHUNK.search(data)
+    return data[: found.start()] if found is not None else None

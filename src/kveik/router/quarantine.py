@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import xxhash
 
+#: The death of one engine ends all its requests at about the same time, also several of the same content.
+ONE_DEATH_S = 2.0
 #: Suspects are forgotten after so long, quarantined requests are not.
 SUSPECT_S = 600.0
 KEPT_MAX = 1000
@@ -49,8 +51,9 @@ class Quarantine:
             return False
         self._forget_old(now_s)
         suspect = self._suspects.setdefault(name, Suspect(model=model))
-        suspect.engines.append(engine)
-        suspect.last_s = now_s
+        if engine not in suspect.engines or now_s - suspect.last_s > ONE_DEATH_S:
+            suspect.engines.append(engine)
+            suspect.last_s = now_s
         self._suspects.move_to_end(name)
         suspect.quarantined = suspect.quarantined or len(suspect.engines) >= self._kills
         return suspect.quarantined

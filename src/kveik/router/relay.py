@@ -2,8 +2,9 @@
 
 A stream's head is kept back until the first byte of its body: engines send it before they compute
 anything, and what has not begun for the client can still be had from another engine. Whole answers
-are kept until they are complete, up to ``HOLD_MAX_BYTES``, for the same reason. After that bytes go
-through as they came, in the framing they came in; only a client of HTTP/1.0 gets the body alone.
+(all but chunked ones that are no JSON, such as speech) are kept until they are complete, up to
+``HOLD_MAX_BYTES``, for the same reason. After that bytes go through as they came, in the framing
+they came in; only a client of HTTP/1.0 gets the body alone.
 """
 
 from collections.abc import Iterable
@@ -38,6 +39,9 @@ class ClientLink(Protocol):
     def cut(self) -> None:
         """End the connection after what was written."""
 
+    def break_off(self) -> None:
+        """End the connection so that nobody takes it for the end of the answer."""
+
 
 class Step(Enum):
     """Where the answer is after some of its bytes."""
@@ -48,6 +52,14 @@ class Step(Enum):
     MISFIT = "misfit"  # the client was told to expect a stream, and this is none
 
 
+class Framing(Enum):
+    """How the client knows where the body ends."""
+
+    CHUNKS = "chunks"
+    LENGTH = "length"
+    CONNECTION = "connection"  # it ends with the connection
+
+
 # Looking a member up in its enum costs as much as passing a piece on.
 _MORE, _COMPLETE = Step.MORE, Step.COMPLETE
 
@@ -56,12 +68,13 @@ class Relay:
     """One answer.
 
     ``begun``: something of it has gone to the client; ``head_sent``: a head has, perhaps with
-    comments only; ``wants_pieces``: the body is needed without the engine's framing.
+    comments only; ``wants_pieces``: the body is needed without the engine's framing; ``looks_whole``:
+    it is cut, and nothing but the way in which the connection ends can tell.
     """
 
     __slots__ = (
-        "_chunks_ours", "_client", "_head", "_held", "_marked", "_path", "_record", "_size", "_status", "_watch",
-        "begun", "head_sent", "wants_pieces",
+        "_chunks_ours", "_client", "_framing", "_head", "_held", "_holds", "_marked", "_path", "_record", "_size",
+        "_status", "_watch", "begun", "head_sent", "looks_whole", "wants_pieces",
     )  # fmt: skip
 
     def __init__(self, client: ClientLink, record: RequestRecord, path: bytes) -> None:
@@ -70,12 +83,15 @@ class Relay:
         self.wants_pieces = client.http10
         self.begun = False
         self.head_sent = False
+        self.looks_whole = False
         self.reset()
 
     def reset(self) -> None:
         """Forget an attempt of which nothing has gone to the client."""
         self._watch: StreamWatch | None = None
         self._head = b""
+        self._framing = Framing.CHUNKS
+        self._holds = True
         self._held: list[bytes] = []
         self._size = 0
         self._status = 0
@@ -93,29 +109,50 @@ class Relay:
             self._chunks_ours = self.head_sent and not framed
         elif self.head_sent:
             return Step.MISFIT
-        if self.wants_pieces:
-            head = _without_framing(head)
-        if self.wants_pieces or not (framed or b"\r\ncontent-length:" in lower):
-            self._client.keep_alive = False  # the end of the connection is the end of the body
-        self._head = self._with_own_headers(head, lower)
+        self._holds = not framed or b"json" in lower
+        self._take_head(head, lower)
         return self.went_on(data, complete=complete)
+
+    def _take_head(self, head: bytes, lower: bytes) -> None:
+        """Make the head that the client gets of the engine's."""
+        if self.head_sent:
+            return
+        if b"\r\ntransfer-encoding:" not in lower:
+            self._framing = Framing.LENGTH if b"\r\ncontent-length:" in lower else Framing.CONNECTION
+        elif self.wants_pieces:
+            self._framing = Framing.CONNECTION
+            head = _without_framing(head)
+        if self._framing is Framing.CONNECTION:
+            self._client.keep_alive = False
+        self._head = self._with_own_headers(head, lower)
 
     def went_on(self, data: bytes, *, complete: bool) -> Step:
         """More of the body."""
-        if self._watch is None and not self.begun:
+        watch = self._watch
+        if watch is None and not self.begun and self._holds:
             return self._hold(data, complete)
         if not data and not complete:
             return _MORE
-        watch = self._watch
         if watch is not None:
             if data:
                 watch.saw(data)
             if complete and self._marked and not watch.complete:
-                if watch.total_bytes > len(http1.LAST_CHUNK):
-                    self._write(data.removesuffix(http1.LAST_CHUNK))
-                return Step.UNFINISHED
+                return self._unfinished(data)
         self._write(data)
         return self._completed(watch.tail if watch is not None else data) if complete else _MORE
+
+    def _unfinished(self, data: bytes) -> Step:
+        """The last bytes of a stream without an end mark: all but what would end the body for the client."""
+        if self._framing is Framing.LENGTH and not self._chunks_ours:
+            kept: bytes | None = data[:-1]
+        elif self._framing is Framing.CONNECTION or self._chunks_ours:
+            kept = data
+        else:
+            kept = http1.without_last_chunk(data)
+        if kept:
+            self._write(kept)
+        self.looks_whole = kept is None and self.begun
+        return Step.UNFINISHED
 
     def _hold(self, data: bytes, complete: bool) -> Step:
         self._held.append(data)
@@ -150,6 +187,8 @@ class Relay:
         """The head with our headers, and without those of the engine's connection."""
         if b"\r\nconnection:" in lower or b"\r\nkeep-alive:" in lower or b"\r\nx-request-id:" in lower:
             head = http1.without_hop_by_hop(head)
+        if not head.startswith(b"HTTP/1.1"):
+            head = b"HTTP/1.1" + head[8:]
         close = b"" if self._client.keep_alive else b"connection: close\r\n"
         return b"%sx-request-id: %s\r\n%s\r\n" % (head[:-2], self._record.request_id.encode(), close)
 
@@ -160,7 +199,8 @@ class Relay:
         end = answer.find(b"\r\n\r\n") + 4
         head = answer[:end]
         self._record.status = status
-        self._client.write(self._with_own_headers(head, head.lower()) + answer[end:])
+        self._take_head(head, head.lower())
+        self._client.write(self._head + answer[end:])
 
     def refuse(self, status: int, message: str, *, code: str, retry_after_s: int = 0) -> bool:
         """An error of the router's own; False if the connection has to end with it, as after a begun answer."""
@@ -182,9 +222,14 @@ class Relay:
         self._record.cut = True
         watch = self._watch
         if self.begun and watch is None:
+            self.looks_whole = self._framing is Framing.CONNECTION
+        if self.looks_whole or (self.begun and watch is None):
             return
         event = error_event(message, code=code, after_partial=watch is not None and not watch.between_events)
-        self._client.write(event if self._client.http10 else http1.chunk(event))
+        if self._framing is Framing.CHUNKS or self._chunks_ours:
+            self._client.write(http1.chunk(event))
+        elif self._framing is Framing.CONNECTION:
+            self._client.write(event)
 
     def comment(self) -> None:
         """A line that says only that the router is there, so that nobody between cuts a silent stream."""

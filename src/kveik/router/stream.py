@@ -12,8 +12,11 @@ import re
 #: The end of a stream is looked for in so many last bytes.
 TAIL_BYTES = 4096
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*(?:\r?\n[0-9a-fA-F]*\s*)*$")
+#: Where one chunk ends and the next begins: a mark may be cut there.
+_FRAMES = re.compile(rb"\r\n[0-9a-fA-F]+(?:;[^\r\n]*)?\r\n")
 _LAST_EVENT = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete|failed)|message_stop)\r?\n")
-#: An event's name is found across two pieces if so many bytes of the first are looked at again.
+#: An event's name is found across two pieces if so many bytes of the first are looked at again;
+#: pieces that are shorter are put together.
 _OVERLAP_BYTES = 64
 _NUMBER = re.compile(rb'"([a-z_]+_tokens)"\s*:\s*(\d{1,12})')
 _NO_USAGE = (-1, -1, -1)
@@ -40,14 +43,16 @@ class StreamWatch:
     def saw(self, data: bytes) -> None:
         """One piece of the body, as it came from the socket."""
         self.total_bytes += len(data)
-        # The last two pieces are enough for an end mark that is cut in two.
-        self._before, self._last = self._last, data
+        before = self._last
+        if len(before) < _OVERLAP_BYTES:  # an end mark and what ends its chunk may come one by one
+            before = (self._before + before)[-TAIL_BYTES:]
+        self._before, self._last = before, data
         if self._named_events and not self._named_end:
-            self._named_end = _LAST_EVENT.search(self._before[-_OVERLAP_BYTES:] + data) is not None
+            self._named_end = _LAST_EVENT.search(before[-_OVERLAP_BYTES:] + data) is not None
 
     @property
     def tail(self) -> bytes:
-        """The last bytes, of the last two pieces at most."""
+        """The last bytes, of the last two pieces at most; of more if those are short."""
         return (self._before + self._last)[-TAIL_BYTES:]
 
     @property
@@ -55,7 +60,8 @@ class StreamWatch:
         """Whether the stream's last event says that it is the last one."""
         if self._named_events:
             return self._named_end
-        return _DONE.search(self.tail) is not None
+        tail = self.tail
+        return _DONE.search(tail) is not None or _DONE.search(_FRAMES.sub(b"", tail)) is not None
 
     @property
     def between_events(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import httptools
 
+from kveik.router import http1
 from kveik.router.blame import Failure
 
 logger = logging.getLogger(__name__)
@@ -45,8 +46,8 @@ class EngineConnection(asyncio.Protocol):
     """One connection. ``reused`` tells whether it has carried an exchange before this one."""
 
     __slots__ = (
-        "_complete", "_gives_pieces", "_head", "_keep", "_parser", "_pieces", "_pool", "_raw", "_status", "exchange",
-        "idle_since_s", "reused", "time", "transport",
+        "_complete", "_early_heads", "_gives_pieces", "_head", "_keep", "_parser", "_paused", "_pieces", "_pool",
+        "_raw", "_status", "_surplus", "_until_end", "exchange", "idle_since_s", "reused", "time", "transport",
     )  # fmt: skip
 
     def __init__(self, pool: "EnginePool") -> None:
@@ -58,6 +59,7 @@ class EngineConnection(asyncio.Protocol):
         self.time = asyncio.get_running_loop().time  # asking for the loop costs a system call each time
         self._parser: Any = None
         self._gives_pieces: bool | None = None  # what the parser was made for
+        self._paused = False
         self._reset()
 
     def _reset(self) -> None:
@@ -65,6 +67,9 @@ class EngineConnection(asyncio.Protocol):
         self._head = False
         self._complete = False
         self._keep = False
+        self._until_end = False  # the end of the connection is the end of the body
+        self._surplus = False
+        self._early_heads = 0  # of status 1xx, before that of the answer
         self._status = 0
         self._pieces: list[bytes] = []
 
@@ -80,14 +85,27 @@ class EngineConnection(asyncio.Protocol):
         if exchange is None:  # nobody asked for them
             self.abort()
             return
+        self._supervised(exchange, self._feed, data)
+
+    def eof_received(self) -> None:
+        """The engine sends no more."""
+        if self.exchange is not None and self._until_end:
+            self._supervised(self.exchange, self._ended, b"")
+
+    def _supervised(self, exchange: Answered, work: Callable[[Answered, bytes], None], data: bytes) -> None:
         try:
-            self._feed(exchange, data)
+            work(exchange, data)
         except Exception:
             # Supervision: a fault of the router's own must not pass for the engine's.
             logger.exception("an answer failed in the router")
             self.exchange = None
             self.abort()
             exchange.router_failed()
+
+    def _ended(self, exchange: Answered, _: bytes) -> None:
+        exchange.answer_went_on(b"", _NO_PIECES, True)
+        if self.exchange is exchange:
+            self._done()
 
     def _feed(self, exchange: Answered, data: bytes) -> None:
         had_head = self._head
@@ -98,6 +116,9 @@ class EngineConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._lost(Failure.MALFORMED, f"its answer is no HTTP: {error}")
+            return
+        if self._surplus:  # which would pass for the beginning of the client's next answer
+            self._lost(Failure.MALFORMED, "its answer goes on after its end")
             return
         if had_head:
             exchange.answer_went_on(data, self._take_pieces() if self._gives_pieces else _NO_PIECES, self._complete)
@@ -113,11 +134,16 @@ class EngineConnection(asyncio.Protocol):
 
     def _answer_begins(self, exchange: Answered, data: bytes) -> None:
         raw = self._raw + data if self._raw else data
-        end = raw.find(b"\r\n\r\n") + 4
-        if end < 4 or self._status < 200:
-            self._lost(Failure.MALFORMED, f"unexpected head of an answer with status {self._status}")
-            return
         self._raw = b""
+        for _ in range(self._early_heads):
+            raw = raw.partition(b"\r\n\r\n")[2]
+        end = raw.find(b"\r\n\r\n") + 4
+        if end < 4:
+            self._lost(Failure.MALFORMED, "the head of its answer does not end as HTTP says")
+            return
+        if not self._keep and not self._complete:
+            head = raw[:end].lower()
+            self._until_end = b"\r\ncontent-length:" not in head and b"\r\ntransfer-encoding:" not in head
         exchange.answer_began(self._status, raw[:end], raw[end:], self._take_pieces(), self._complete)
 
     def _take_pieces(self) -> Sequence[bytes]:
@@ -128,12 +154,16 @@ class EngineConnection(asyncio.Protocol):
 
     def _done(self) -> None:
         self.exchange = None
-        if self._keep and self.transport is not None and not self.transport.is_closing():
+        transport = self.transport
+        # A request that is not wholly sent would be the beginning of the next one.
+        if self._keep and transport is not None and not (transport.is_closing() or transport.get_write_buffer_size()):
             self.reused = True
             self._reset()
+            if self._paused:
+                self.resume_reading()
             self._pool.give_back(self)
         else:
-            self.close()
+            self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The engine closed it, or we did."""
@@ -158,15 +188,23 @@ class EngineConnection(asyncio.Protocol):
 
     # -- for the parser -------------------------------------------------------------------------
 
+    def message_begin(self) -> None:
+        """An answer begins, perhaps where nobody asked for one more."""
+        self._surplus = self._complete
+
     def head_complete(self) -> None:
         """The head of an answer is complete."""
-        self._status = self._parser.get_status_code()
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._early_heads += 1
+            return
+        self._status = status
         self._keep = self._parser.should_keep_alive()
         self._head = True
 
     def message_complete(self) -> None:
-        """The answer is complete."""
-        self._complete = True
+        """The answer is complete, unless it was only the word that one will come."""
+        self._complete = self._head
 
     def piece(self, data: bytes) -> None:
         """A piece of the body, without its framing."""
@@ -202,21 +240,24 @@ class EngineConnection(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """The client reads slowly."""
-        if self.transport is not None:
+        if self.transport is not None and not self._paused:
+            self._paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
         """The client caught up."""
-        if self.transport is not None:
+        if self.transport is not None and self._paused:
+            self._paused = False
             self.transport.resume_reading()
 
 
 class _Sink:
     """What the parser calls; without ``on_body``, so that pieces cost nothing."""
 
-    __slots__ = ("on_headers_complete", "on_message_complete")
+    __slots__ = ("on_headers_complete", "on_message_begin", "on_message_complete")
 
     def __init__(self, connection: EngineConnection) -> None:
+        self.on_message_begin = connection.message_begin
         self.on_headers_complete = connection.head_complete
         self.on_message_complete = connection.message_complete
 
@@ -237,8 +278,10 @@ class EnginePool:
 
     def __init__(self, host: str, port: int, *, idle_max_s: float, connect_s: float) -> None:
         self.host, self.port = host, port
+        self.host_header = http1.host_header(host, port)
         self._idle_max_s = idle_max_s
         self._connect_s = connect_s
+        self._retired = False
         self._idle: deque[EngineConnection] = deque()
         self._all: set[EngineConnection] = set()
         self._dials: set[asyncio.Task[None]] = set()
@@ -264,6 +307,9 @@ class EnginePool:
 
     def give_back(self, connection: EngineConnection) -> None:
         """The connection is free for the next exchange."""
+        if self._retired:
+            connection.close()
+            return
         connection.idle_since_s = connection.time()
         self._idle.append(connection)
 
@@ -276,6 +322,12 @@ class EnginePool:
     def close_idle(self, now_s: float) -> None:
         """Close kept connections that are too old to be used again."""
         while self._idle and now_s - self._idle[0].idle_since_s > self._idle_max_s:
+            self._idle.popleft().close()
+
+    def retire(self) -> None:
+        """The engine has left: its connections are closed as they become free."""
+        self._retired = True
+        while self._idle:
             self._idle.popleft().close()
 
     def dial(
@@ -297,6 +349,9 @@ class EnginePool:
         except OSError as error:
             failed(Failure.REFUSED, f"no connection to {self.host}:{self.port}: {error.strerror or error}")
         else:
+            if connection.transport is None:
+                failed(Failure.CUT, "the engine ended the connection at once")
+                return
             self._all.add(connection)
             made(connection)
 
