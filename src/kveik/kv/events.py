@@ -10,6 +10,7 @@ not be taken for cached.
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Annotated
 
 import msgspec
 import xxhash
@@ -18,6 +19,8 @@ from kveik.errors import EventFormatError
 
 #: How engines write a block hash: the low 64 bits as a number (by default), or all bytes.
 WireHash = int | bytes
+#: Four bytes are enough for any vocabulary.
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 _LOW_64 = (1 << 64) - 1
 #: The engine's own memory. Events of other media (host memory, storage) are no part of what it can use at once.
@@ -32,7 +35,7 @@ class BlockStored(msgspec.Struct, tag=True, gc=False):
 
     block_hashes: list[WireHash]
     parent_block_hash: WireHash | None
-    token_ids: list[int]
+    token_ids: list[TokenId]
     block_size: int
     lora_id: int | None = None
     medium: str | None = None

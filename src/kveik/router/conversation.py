@@ -64,6 +64,8 @@ def read_prompt(target: bytes, body: bytes) -> tuple[Prompt, str]:
         if not isinstance(salt, str):
             raise RenderError("cache_salt is no text")
         _refuse(members, "truncate_prompt_tokens", "prompt_embeds", "kv_transfer_params", "mm_processor_kwargs")
+        if members.get("prompt_logprobs") is not None or (members.get("echo") and members.get("logprobs") is not None):
+            raise RenderError("log probabilities of the prompt make an engine compute all of it")
         return read(members), salt
     except (msgspec.DecodeError, RecursionError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise RenderError(f"the body is not as expected: {error}") from error

@@ -33,8 +33,8 @@ REPLAY_S = 2.0
 RETRY_S, RETRY_MAX_S = 2.0, 60.0
 #: From the handshake until the engine certainly knows the subscription.
 SETTLE_S = 0.05
-#: Live batches that are kept during a replay; of more, the replay would have to begin again.
-KEPT_MAX = 20_000
+#: Live batches that are kept during a replay, by number and size; of more, the oldest are asked for again.
+KEPT_MAX, KEPT_MAX_BYTES = 5_000, 128 << 20
 MESSAGE_MAX_BYTES = 64 << 20
 _HEARTBEAT_MS, _HEARTBEAT_LOST_MS = 5_000, 15_000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 100, 2_000
@@ -69,10 +69,12 @@ class EventFeed:
         self._incomplete = ""
         self._live = False
         self._kept: deque[tuple[int, bytes]] = deque()
+        self._kept_bytes = 0
         self._retry_s = RETRY_S
         self._timer: asyncio.TimerHandle | None = None
         self._replayer: zmq.Socket[bytes] | None = None
-        self._answered = False
+        self._answered = self._holey = False
+        self._asked_at = 0
         self.batches = self.replays = 0
         self._subscriber = context.socket(zmq.SUB)
         for option, value in (
@@ -179,9 +181,10 @@ class EventFeed:
             self._repair(standing, number, payload)
 
     def _keep(self, number: int, payload: bytes) -> None:
-        if len(self._kept) >= KEPT_MAX:
-            self._kept.popleft()
         self._kept.append((number, payload))
+        self._kept_bytes += len(payload)
+        while len(self._kept) > KEPT_MAX or self._kept_bytes > KEPT_MAX_BYTES:
+            self._kept_bytes -= len(self._kept.popleft()[1])
 
     def _take(self, number: int, payload: bytes) -> None:
         assert self._course is not None
@@ -235,8 +238,8 @@ class EventFeed:
 
     def _replay(self) -> None:
         """Ask for what follows the last batch that was taken, and for that one to know the engine by it."""
-        self._live = False
-        self._answered = False
+        self._live = self._answered = self._holey = False
+        self._asked_at = self.batches
         self.replays += 1
         self._close_replayer()
         first = max(0, self._course.next_number - 1) if self._course is not None else 0
@@ -260,17 +263,25 @@ class EventFeed:
         standing = self._course.standing(number, payload)
         if standing is Standing.NEXT:
             self._take(number, payload)
-        elif standing is Standing.GAP:
+        elif standing is Standing.GAP and first:
             lost = self._course.next_number
             self._begin(number)
             self._incomplete = f"batches {lost} to {number - 1} are lost, and no longer kept"
             self._take(number, payload)
+        elif standing is Standing.GAP:
+            self._holey = True  # the engine sends faster than its socket takes, and drops the rest
         elif standing is Standing.ANEW and first:
             self._restart()
 
     def _on_replay_end(self) -> None:
         if not self._answered and self._course is not None and self._course.next_number:
             self._restart()  # it knows no batch that it has sent before
+            return
+        if self._holey:
+            if self.batches > self._asked_at:
+                self._replay()
+            else:
+                self._drop("its replay leaves out batches")
             return
         self._close_replayer()
         self._set_timer(None)
@@ -282,7 +293,7 @@ class EventFeed:
 
     def _go_live(self) -> None:
         self._live = True
-        kept, self._kept = self._kept, deque()
+        kept, self._kept, self._kept_bytes = self._kept, deque(), 0
         for number, payload in kept:
             if self.closed:
                 return
@@ -296,11 +307,15 @@ class EventFeed:
         self._replay()
 
     def _on_no_replay(self) -> None:
+        self._drop(f"its replay socket {self._replay_address} does not answer")
+
+    def _drop(self, why: str) -> None:
+        """What is known is worth nothing; begin again after a while."""
         self._close_replayer()
         self._course = None
-        self._kept.clear()
+        self._kept, self._kept_bytes = deque(), 0
         self._follower.began(restarted=False)
-        self._settle(f"its replay socket {self._replay_address} does not answer")
+        self._settle(why)
         self._set_timer(self._retry_s)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 

@@ -88,6 +88,11 @@ class ExactIndex:
             "bytes": held.keys.memory_bytes,
         }
 
+    def block_tokens(self, slot: int) -> int:
+        """The block size of an engine; 0 while it is unknown."""
+        held = self._engines.get(slot)
+        return held.block_tokens if held is not None else 0
+
     # -- events ---------------------------------------------------------------------------------
 
     def open(self, slot: int, block_tokens: int) -> None:

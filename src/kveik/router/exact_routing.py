@@ -56,7 +56,7 @@ class ExactRouting:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._followed: dict[int, FollowedEngine] = {}
         self._by_model: dict[str, Renders | None] = {}
-        self._loading: dict[Path, asyncio.Task[Renders]] = {}
+        self._loading: dict[tuple[Path, tuple[int, ...]], asyncio.Task[Renders]] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._waiting = 0
 
@@ -144,14 +144,15 @@ class ExactRouting:
     async def _rendering_for(self, engine: EngineView) -> Renders:
         """The rendering of the engine's model. Raises :class:`RenderError`."""
         folder = self._folder(engine)
-        task = self._loading.get(folder)
+        state = folder, await asyncio.to_thread(_files_state, folder)
+        task = self._loading.get(state)
         if task is None:
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
-            task = self._loading[folder] = self._loop.create_task(asyncio.to_thread(self._load, folder))
+            task = self._loading[state] = self._loop.create_task(asyncio.to_thread(self._load, folder))
         try:
             loaded = await asyncio.shield(task)
         except RenderError:
-            self._loading.pop(folder, None)
+            self._loading.pop(state, None)
             raise
         for followed in self._followed.values():  # one for all that are alike, so that they share what is tokenized
             if followed.rendering is not None and followed.rendering.fingerprint == loaded.fingerprint:
@@ -250,7 +251,7 @@ class ExactRouting:
             predictions.add(
                 expected=record.expected_cached_tokens,
                 real=record.cached_tokens,
-                slack=self._index.exact.document(slot).get("block_tokens", 1) or 1,
+                slack=self._index.exact.block_tokens(slot),
                 now_s=now_s,
                 more_is_fine=bool(followed.engine.group),  # a shared cache adds to what it holds itself
             )
@@ -274,6 +275,12 @@ class ExactRouting:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._context.term()
+
+
+def _files_state(folder: Path) -> tuple[int, ...]:
+    """When the files that matter were written: a folder whose files changed is loaded anew."""
+    files = [folder / name for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")]
+    return tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
 
 
 def _load_rendering(folder: Path) -> Renders:

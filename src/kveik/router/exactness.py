@@ -24,8 +24,12 @@ class Predictions:
         self._distrusted_s = -AGAIN_S
 
     def add(self, *, expected: int, real: int, slack: int, now_s: float, more_is_fine: bool) -> None:
-        """One answered request. ``slack``: tokens less than a difference; ``more_is_fine``: other sources can add."""
-        wrong = real <= expected - slack or (not more_is_fine and real >= expected + slack)
+        """One answered request. ``more_is_fine``: other sources can add to what it holds.
+
+        ``slack``: tokens by which both may differ. With draft models an engine computes the last block of a hit
+        again, so a block is fine.
+        """
+        wrong = real < expected - slack or (not more_is_fine and real > expected + slack)
         self._count(f"{expected} cached tokens were expected, {real} there were" if wrong else "", now_s)
 
     def lengths_differ(self, ours: int, theirs: int, now_s: float) -> None:

@@ -52,6 +52,19 @@ def test_a_batch_of_all_kinds_of_events_is_read() -> None:
     assert (batch.ts, batch.data_parallel_rank) == (12.5, 0)
 
 
+@pytest.mark.parametrize("token", [-1, 1 << 32, 1.5, "a", None])
+def test_tokens_that_are_none_are_refused(token: object) -> None:
+    event = {
+        "type": "BlockStored",
+        "block_hashes": [1],
+        "parent_block_hash": None,
+        "token_ids": [token],
+        "block_size": 1,
+    }
+    with pytest.raises(EventFormatError):
+        decode_batch(payload(event))
+
+
 def test_members_that_later_versions_add_are_ignored_and_missing_ones_have_defaults() -> None:
     batch = decode_batch(
         payload(

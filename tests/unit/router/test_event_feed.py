@@ -27,6 +27,7 @@ class Publisher:
         self.kept: list[tuple[int, bytes]] = []
         self.number = 0
         self.silent = False
+        self.replays_at_most = 1 << 30
         self.asked: list[int] = []
         self._context = zmq.Context()
         self._publisher = self._context.socket(zmq.PUB)
@@ -60,8 +61,9 @@ class Publisher:
             self.asked.append(int.from_bytes(start, "big"))
             if self.silent:
                 continue
-            for number, payload in self.kept:
-                if number >= self.asked[-1]:
+            asked = [one for one in self.kept if one[0] >= self.asked[-1]]
+            for at, (number, payload) in enumerate(asked):
+                if at < self.replays_at_most or at % 2:
                     self._router.send_multipart((client, empty, b"", number.to_bytes(8, "big"), payload))
             self._router.send_multipart((client, empty, b"", _END, b""))
 
@@ -195,6 +197,36 @@ def test_a_gap_that_is_no_longer_kept_drops_what_was_known_and_says_so() -> None
             await rig.taken(4, 5)
             rig.publisher.publish(event={"type": "AllBlocksCleared"})
             await rig.settled()
+
+    run(test)
+
+
+def test_a_replay_with_holes_is_asked_for_again_from_the_first_of_them() -> None:
+    async def test() -> None:
+        async with following() as rig:
+            await rig.settled()
+            rig.publisher.replays_at_most = 5
+            for one in range(30):
+                rig.publisher.publish(one, lost=True)
+            rig.publisher.publish(30)
+            await rig.taken(*range(31))
+            assert len(rig.publisher.asked) > 6
+            assert (rig.notes.begun, rig.notes.why) == (1, "")
+
+    run(test)
+
+
+def test_a_replay_that_leaves_out_the_same_batch_again_and_again_is_not_asked_for_without_end() -> None:
+    async def test() -> None:
+        async with following(1) as rig:
+            await rig.settled()
+            rig.publisher.publish(2, lost=True)
+            rig.publisher.publish(3, lost=True)
+            del rig.publisher.kept[1]
+            rig.publisher.publish(4)
+            await rig.settled("its replay leaves out batches")
+            assert rig.notes.hashes == []
+            assert len(rig.publisher.asked) < 5
 
     run(test)
 

@@ -351,8 +351,9 @@ def test_predictions_that_are_mostly_wrong_lower_an_engine_for_a_while() -> None
     assert not predicted(*[(160, 160)] * 30, *[(160, 0)] * 9).distrusted(1.0)
 
 
-def test_less_than_a_block_and_tokens_of_a_shared_cache_are_no_wrong_predictions() -> None:
-    assert predicted(*[(160, 150)] * 10).wrong == 0
+def test_a_block_less_and_tokens_of_a_shared_cache_are_no_wrong_predictions() -> None:
+    assert predicted(*[(160, 144)] * 10).wrong == 0
+    assert predicted(*[(160, 128)] * 10).wrong == 10
     assert predicted(*[(0, 160)] * 10, more_is_fine=True).wrong == 0
     assert predicted(*[(0, 160)] * 10).wrong == 10
     lengths = Predictions()

@@ -243,6 +243,8 @@ IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": 
         (CHAT, {}),
         (TEXT, {"prompt": ["two", "prompts"]}),
         (TEXT, {"prompt": "a", "suffix": "b"}),
+        (TEXT, {"prompt": "a", "prompt_logprobs": 0}),
+        (TEXT, {"prompt": "a", "echo": True, "logprobs": 1}),
         (TEXT, {"prompt": [-1]}),
         (TEXT, {"prompt": [True]}),
         (TEXT, {"prompt": []}),
