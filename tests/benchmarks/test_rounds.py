@@ -45,10 +45,16 @@ class NotingClient:
         return Completion((1,) * asked.max_tokens, "", (), (), 0.5, 1.5, tokens, cached, "length")
 
 
+class IdleProcess:
+    def processor_s(self) -> float:
+        return 0.0
+
+
 @dataclass
 class NotingEngine:
     client: NotingClient
     model_name: str = "model"
+    process: IdleProcess = field(default_factory=IdleProcess)
 
     @property
     def spec(self) -> argparse.Namespace:
@@ -98,9 +104,9 @@ def test_kveik_and_lmcache_answer_in_turn_and_who_is_first_changes(calls: list[s
 
 def test_no_prompt_of_the_overhead_benchmark_is_used_twice(calls: list[str]) -> None:
     both = engines(calls, overhead.WITH, overhead.WITHOUT)
-    overhead.measure_rounds(options(), Recorder("b", "q", options()), both)  # type: ignore[arg-type]
+    overhead.measure_rounds(options(), Recorder("b", "q", options()), both, 0)  # type: ignore[arg-type]
     asked = [one for engine in both.values() for one in engine.client.asked]
-    assert len(asked) == len(set(asked)) == 2 * 2 * (len(overhead.COLD_TOKENS) + 1 + overhead.STREAMS)
+    assert len(asked) == len(set(asked)) == 2 + 2 * 2 * (len(overhead.COLD_TOKENS) + 1 + overhead.STREAMS)
     assert {call.rpartition(" ")[2] for call in calls} == {"cold"}
 
 

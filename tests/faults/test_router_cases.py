@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +157,7 @@ class TestOneDeadEngineDoesNotFreezeTheRest:
                 def ask(number: int) -> float:
                     return float(timed(lambda: chat(client, f"request {number} {random.random()}"))[0])
 
-                return all_at_once(20, [lambda n=n: ask(n) for n in range(count)])
+                return all_at_once(20, [partial(ask, number) for number in range(count)])
 
             before = percentile(burst(200), 0.95)
             engines[0].signal(19)  # SIGSTOP
@@ -193,7 +194,7 @@ class TestAHotPrefixDoesNotPinOneEngine:
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        answers = all_at_once(CLIENTS, [lambda p=p: chat(client, p) for p in prompts])
+        answers = all_at_once(CLIENTS, [partial(chat, client, prompt) for prompt in prompts])
         stop.set()
         watcher.join()
         cached = sum(answer.usage.prompt_tokens_details.cached_tokens for answer in answers)
@@ -251,7 +252,7 @@ class TestAHotPrefixDoesNotPinOneEngine:
         before = engines[0].seen.requests["/v1/chat/completions"]
         others_before = [engine.seen.requests["/v1/chat/completions"] for engine in engines[1:]]
         client = client_of(router.url)
-        all_at_once(16, [lambda n=n: chat(client, f"{n} {random.random()} " + "word " * 200) for n in range(240)])
+        all_at_once(16, [partial(chat, client, f"{n} {random.random()} " + "word " * 200) for n in range(240)])
         through_router = sum(e.seen.requests["/v1/chat/completions"] for e in engines[1:]) - sum(others_before)
         assert engines[0].seen.requests["/v1/chat/completions"] > before
         assert 240 - through_router < 240 / 8, "what did not go to the others went to the loaded one"
