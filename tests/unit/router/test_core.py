@@ -4,6 +4,7 @@ import asyncio
 import json
 
 from kveik.breaker import CLOSED
+from kveik.router.care import EngineCare
 from tests.unit.router.rig import CHAT, ScriptedEngine, answer, die, hang, rig, run, until
 
 OK = b'{"ok":true}'
@@ -149,7 +150,7 @@ def test_a_fault_of_the_routers_own_blames_no_engine_and_ends_one_connection() -
             assert (await made.ask()).status == 500
             made.router.choose = choose  # type: ignore[method-assign]
             first_byte = made.router.first_byte
-            made.router.first_byte = lambda exchange: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+            made.router.first_byte = lambda exchange: 1 / 0  # type: ignore[method-assign, assignment]
             assert (await made.ask()).status == 500
             made.router.first_byte = first_byte  # type: ignore[method-assign]
             assert (await made.ask()).status == 200
@@ -162,8 +163,10 @@ def test_a_fault_of_the_routers_own_blames_no_engine_and_ends_one_connection() -
 def test_the_union_of_all_models_is_listed() -> None:
     async def test() -> None:
         async with rig(ScriptedEngine(answer(OK)), ScriptedEngine(answer(OK), model="other")) as made:
+            care = made.router.care
+            assert isinstance(care, EngineCare)
             for name in "ab":
-                made.router.care.admit(made.engine(name))  # type: ignore[attr-defined]
+                care.admit(made.engine(name))
             await until(lambda: len(made.router.engines.model_cards) == 2, "both are read")
             assert json.dumps(made.router.engines.model_cards).count('"id"') == 2
 
