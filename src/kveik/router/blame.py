@@ -21,6 +21,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from functools import lru_cache
 
 
 class Blame(Enum):
@@ -129,6 +130,7 @@ _REPEATABLE = re.compile(
 
 
 @lru_cache(256)
+@lru_cache(maxsize=1024)
 def repeatable(method: bytes, target: bytes) -> bool:
     """Whether a request may be sent to a second engine although the first may have carried it out."""
     return method in (b"GET", b"HEAD", b"OPTIONS") or (method == b"POST" and _REPEATABLE.match(target) is not None)

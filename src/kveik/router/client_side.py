@@ -74,6 +74,7 @@ class ClientConnection(asyncio.Protocol):
         "_refusal",
         "_since_s",
         "_slow_since_s",
+        "_time",
         "_waiting",
         "http10",
         "keep_alive",
@@ -96,7 +97,8 @@ class ClientConnection(asyncio.Protocol):
         self._refusal: tuple[int, str] | None = None  # what ends the connection, after what came before it
         self._slow_since_s: float | None = None
         self._draining = False
-        self._since_s = asyncio.get_running_loop().time()
+        self._time = asyncio.get_running_loop().time  # asking for the loop costs a system call each time
+        self._since_s = self._time()
 
     # -- asyncio --------------------------------------------------------------------------------
 
@@ -184,7 +186,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client takes too little."""
-        self._slow_since_s = asyncio.get_running_loop().time()
+        self._slow_since_s = self._time()
         if self._answer is not None:
             self._answer.client_slow(slow=True)
 
@@ -200,7 +202,7 @@ class ClientConnection(asyncio.Protocol):
         """A request begins."""
         self._reading = Incoming()
         self._head_bytes = 0
-        self._since_s = asyncio.get_running_loop().time()
+        self._since_s = self._time()
 
     def on_url(self, url: bytes) -> None:
         """The target, perhaps in parts."""
@@ -307,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
     def answered(self) -> None:
         """The answer is complete: go on with what waits."""
         self._answer = None
-        self._since_s = asyncio.get_running_loop().time()
+        self._since_s = self._time()
         if self._waiting or self._reading is not None or self._refusal is not None:
             self._go_on()
             if self.transport is not None and len(self._waiting) <= PIPELINED_MAX:

@@ -195,7 +195,8 @@ class Router:
         )
         exchange.ticket = ticket
         self._exchanges.add(exchange)
-        self._retry_budget = min(RETRY_RESERVE, self._retry_budget + self.settings.retry_share)
+        if self._retry_budget < RETRY_RESERVE:
+            self._retry_budget = min(RETRY_RESERVE, self._retry_budget + self.settings.retry_share)
         if ticket.waits:
             ticket.on_turn = lambda refusal: self._turn(exchange, refusal)
             return exchange
@@ -215,7 +216,7 @@ class Router:
         refused = self.gate.allow(ticket, facts.model, facts.prompt_tokens, now_s)
         if refused is not None:
             return refused
-        if len(self.quarantine):
+        if self.quarantine.suspects:
             why = self.quarantine.refuses(fingerprint(request.target, body))
             if why:
                 return Refused("quarantined", 422, http1.error_body(422, why, code="request_quarantined"))
@@ -428,7 +429,7 @@ class Router:
         self._exchanges.discard(exchange)
         self.leave(exchange)
         record = exchange.record
-        if len(self.quarantine) and record.outcome == "ok":
+        if self.quarantine.suspects and record.outcome == "ok":
             self.quarantine.answered(fingerprint(exchange.target, exchange.body))
         if exchange.ticket is not None:
             self.gate.leave(exchange.ticket, self.loop.time(), used_tokens(record))

@@ -32,41 +32,41 @@ class Suspect:
 
 
 class Quarantine:
-    """Suspects by fingerprint. ``kills``: engines after which a request is refused; 0: never."""
+    """``suspects`` by fingerprint. ``kills``: engines after which a request is refused; 0: never."""
 
     def __init__(self, kills: int) -> None:
         self._kills = kills
-        self._suspects: OrderedDict[str, Suspect] = OrderedDict()
+        self.suspects: OrderedDict[str, Suspect] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._suspects)
+        return len(self.suspects)
 
     def __repr__(self) -> str:
-        held = sum(suspect.quarantined for suspect in self._suspects.values())
-        return f"Quarantine({held} refused, {len(self._suspects) - held} suspects)"
+        held = sum(suspect.quarantined for suspect in self.suspects.values())
+        return f"Quarantine({held} refused, {len(self.suspects) - held} suspects)"
 
     def died_with(self, name: str, engine: str, model: str, now_s: float) -> bool:
         """An engine died while it ran this request; True if the request is refused from now on."""
         if self._kills == 0:
             return False
         self._forget_old(now_s)
-        suspect = self._suspects.setdefault(name, Suspect(model=model))
+        suspect = self.suspects.setdefault(name, Suspect(model=model))
         if engine not in suspect.engines or now_s - suspect.last_s > ONE_DEATH_S:
             suspect.engines.append(engine)
             suspect.last_s = now_s
-        self._suspects.move_to_end(name)
+        self.suspects.move_to_end(name)
         suspect.quarantined = suspect.quarantined or len(suspect.engines) >= self._kills
         return suspect.quarantined
 
     def answered(self, name: str) -> None:
         """An engine has answered this request: it was not the one."""
-        suspect = self._suspects.get(name)
+        suspect = self.suspects.get(name)
         if suspect is not None and not suspect.quarantined:
-            del self._suspects[name]
+            del self.suspects[name]
 
     def refuses(self, name: str) -> str:
         """Why this request is refused, in words; empty if it is not."""
-        suspect = self._suspects.get(name)
+        suspect = self.suspects.get(name)
         if suspect is None or not suspect.quarantined:
             return ""
         engines = ", ".join(suspect.engines)
@@ -77,18 +77,18 @@ class Quarantine:
 
     def release(self, name: str) -> bool:
         """Let a request through again; False if there is none of that name."""
-        return self._suspects.pop(name, None) is not None
+        return self.suspects.pop(name, None) is not None
 
     def listing(self) -> list[dict[str, object]]:
         """What is refused, as plain values."""
         return [
             {"request": name, "model": suspect.model, "engines": suspect.engines}
-            for name, suspect in self._suspects.items()
+            for name, suspect in self.suspects.items()
             if suspect.quarantined
         ]
 
     def _forget_old(self, now_s: float) -> None:
-        for name, suspect in list(self._suspects.items()):
+        for name, suspect in list(self.suspects.items()):
             old = now_s - suspect.last_s > SUSPECT_S and not suspect.quarantined
-            if old or len(self._suspects) >= KEPT_MAX:
-                del self._suspects[name]
+            if old or len(self.suspects) >= KEPT_MAX:
+                del self.suspects[name]

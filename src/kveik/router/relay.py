@@ -62,6 +62,7 @@ class Framing(Enum):
 
 # Looking a member up in its enum costs as much as passing a piece on.
 _MORE, _COMPLETE = Step.MORE, Step.COMPLETE
+_CHUNKS, _LENGTH, _CONNECTION = Framing.CHUNKS, Framing.LENGTH, Framing.CONNECTION
 
 
 class Relay:
@@ -90,7 +91,7 @@ class Relay:
         """Forget an attempt of which nothing has gone to the client."""
         self._watch: StreamWatch | None = None
         self._head = b""
-        self._framing = Framing.CHUNKS
+        self._framing = _CHUNKS
         self._holds = True
         self._held: list[bytes] = []
         self._size = 0
@@ -118,11 +119,11 @@ class Relay:
         if self.head_sent:
             return
         if b"\r\ntransfer-encoding:" not in lower:
-            self._framing = Framing.LENGTH if b"\r\ncontent-length:" in lower else Framing.CONNECTION
+            self._framing = _LENGTH if b"\r\ncontent-length:" in lower else _CONNECTION
         elif self.wants_pieces:
-            self._framing = Framing.CONNECTION
+            self._framing = _CONNECTION
             head = _without_framing(head)
-        if self._framing is Framing.CONNECTION:
+        if self._framing is _CONNECTION:
             self._client.keep_alive = False
         self._head = self._with_own_headers(head, lower)
 
@@ -143,9 +144,9 @@ class Relay:
 
     def _unfinished(self, data: bytes) -> Step:
         """The last bytes of a stream without an end mark: all but what would end the body for the client."""
-        if self._framing is Framing.LENGTH and not self._chunks_ours:
+        if self._framing is _LENGTH and not self._chunks_ours:
             kept: bytes | None = data[:-1]
-        elif self._framing is Framing.CONNECTION or self._chunks_ours:
+        elif self._framing is _CONNECTION or self._chunks_ours:
             kept = data
         else:
             kept = http1.without_last_chunk(data)
@@ -222,13 +223,13 @@ class Relay:
         self._record.cut = True
         watch = self._watch
         if self.begun and watch is None:
-            self.looks_whole = self._framing is Framing.CONNECTION
+            self.looks_whole = self._framing is _CONNECTION
         if self.looks_whole or (self.begun and watch is None):
             return
         event = error_event(message, code=code, after_partial=watch is not None and not watch.between_events)
-        if self._framing is Framing.CHUNKS or self._chunks_ours:
+        if self._framing is _CHUNKS or self._chunks_ours:
             self._client.write(http1.chunk(event))
-        elif self._framing is Framing.CONNECTION:
+        elif self._framing is _CONNECTION:
             self._client.write(event)
 
     def comment(self) -> None:

@@ -9,6 +9,8 @@ body properly after an exception, must not look like one that finished.
 import json
 import re
 
+from kveik.router.http1 import without_last_chunk
+
 #: The end of a stream is looked for in so many last bytes.
 TAIL_BYTES = 4096
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*(?:\r?\n[0-9a-fA-F]*\s*)*$")
@@ -18,7 +20,7 @@ _LAST_EVENT = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete
 #: An event's name is found across two pieces if so many bytes of the first are looked at again;
 #: pieces that are shorter are put together.
 _OVERLAP_BYTES = 64
-_NUMBER = re.compile(rb'"([a-z_]+_tokens)"\s*:\s*(\d{1,12})')
+_NUMBER = re.compile(rb'"([a-z_]+)"\s*:\s*(\d{1,12})')
 _NO_USAGE = (-1, -1, -1)
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -61,7 +63,10 @@ class StreamWatch:
         if self._named_events:
             return self._named_end
         tail = self.tail
-        return _DONE.search(tail) is not None or _DONE.search(_FRAMES.sub(b"", tail)) is not None
+        if _DONE.search(tail) is not None:
+            return True
+        body = without_last_chunk(tail)  # as most engines never write it: cut by a chunk's end, or with trailers
+        return body is not None and _DONE.search(_FRAMES.sub(b"", body)) is not None
 
     @property
     def between_events(self) -> bool:

@@ -6,6 +6,7 @@ router's span stands between them, and a request without context begins a trace 
 """
 
 import importlib
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -22,6 +23,8 @@ _TRACEPARENT = re.compile(
 _SAMPLED = 0x01
 
 _random = random.Random()  # ids must differ, not be hard to guess
+_ID_PREFIX = f"{_random.getrandbits(64):016x}"
+_id_numbers = itertools.count(_random.getrandbits(63))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def request_id(presented: bytes) -> str:
     """
     if presented and _REQUEST_ID.fullmatch(presented):
         return presented.decode("ascii")
-    return f"{_random.getrandbits(128):032x}"
+    return f"{_ID_PREFIX}{next(_id_numbers):016x}"
 
 
 def parse_traceparent(header: bytes) -> TraceContext | None:
