@@ -21,7 +21,6 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from functools import lru_cache
 
 
 class Blame(Enum):

@@ -140,9 +140,9 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
     for candidate in candidates:  # by hand: max() and sum() cost more than all the rest of a decision
         in_flight += candidate.in_flight
         shares += candidate.share
-        if candidate.cached_tokens > held:
+        if candidate.cached_tokens > held:  # noqa: PLR1730
             held = candidate.cached_tokens
-        if candidate.prefill_tokens_s > fastest:
+        if candidate.prefill_tokens_s > fastest:  # noqa: PLR1730
             fastest = candidate.prefill_tokens_s
     unknown_rate = fastest or costs.prefill_tokens_s
     weight = copy_weight(_holders(candidates, held), len(candidates)) if held else 1.0
