@@ -1,8 +1,8 @@
 """Keeps exact answers going: follows engines' events, compares renderings, and finds prompts' tokens for requests.
 
-What takes time runs beside the loop: loading a model's tokenizer and tokenizing long prompts on
-threads, comparing with engines in tasks. A request waits for its tokens a bounded time at most, and is
-then answered for approximately.
+What takes time runs beside the loop: tokenizers in a process of their own, which threads wait for, and
+comparing with engines in tasks. A request waits for its tokens a bounded time at most, and is then
+answered for approximately.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,15 @@ from kveik.router.facts import RequestFacts, TokenPrompt
 from kveik.router.followed_engine import FollowedEngine, base_models
 from kveik.router.records import RequestRecord
 from kveik.router.rendering import Renders, Unfinished, given_ids
+from kveik.router.tokenizer_process import TokenizerProcess
 
 logger = logging.getLogger(__name__)
 
 #: The label in which an engine announces where the router finds its model's folder.
 MODEL_PATH = "model_path"
 NO_EVENTS = "it announces no address for KV events"
-#: Bodies up to this are rendered on the loop, and texts up to this tokenized there: below a millisecond.
+#: Bodies up to this are rendered on the loop: below a millisecond.
 INLINE_BODY_BYTES = 16 << 10
-INLINE_CHARS = 512
 #: Prompts that wait for a thread; of more, the rest is answered for approximately.
 WAITING_MAX = 64
 THREADS = 2
@@ -51,7 +52,9 @@ class ExactRouting:
         engines: Callable[[], Iterable[EngineView]],
         load: Callable[[Path], Renders] | None = None,
     ) -> None:
-        self._settings, self._index, self._engines, self._load = settings, index, engines, load or _load_rendering
+        self._settings, self._index, self._engines = settings, index, engines
+        self._tokenizers = TokenizerProcess()
+        self._load = load or partial(_load_rendering, self._tokenizers)
         self._loop = asyncio.get_running_loop()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._followed: dict[int, FollowedEngine] = {}
@@ -189,10 +192,9 @@ class ExactRouting:
             return True
         if isinstance(begun, TokenPrompt):
             _set(facts, begun)
-        elif begun.missing_chars > INLINE_CHARS:
+        elif begun.missing_chars:
             return self._later(rendering, lambda: _encoded(rendering, begun), facts, then)
         else:
-            rendering.encode(begun)
             _set(facts, rendering.finish(begun))
         return True
 
@@ -260,6 +262,7 @@ class ExactRouting:
 
     def tick(self) -> None:
         """Called about once a second: engines that were distrusted get another chance in time."""
+        self._tokenizers.end_if_stuck()
         now_s = self._loop.time()
         for followed in self._followed.values():
             if followed.told_why != followed.exactness.why(now_s):
@@ -274,6 +277,7 @@ class ExactRouting:
             task.cancel()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+        self._tokenizers.close()
         self._context.term()
 
 
@@ -283,9 +287,9 @@ def _files_state(folder: Path) -> tuple[int, ...]:
     return tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
 
 
-def _load_rendering(folder: Path) -> Renders:
-    """Imports what it takes only when an engine needs it: it is an eighth of an idle router's memory."""
-    loaded: Renders = importlib.import_module("kveik.router.model_folder").Rendering(folder)
+def _load_rendering(tokenizers: TokenizerProcess, folder: Path) -> Renders:
+    """Imports what it takes only when an engine needs it, since it takes memory."""
+    loaded: Renders = importlib.import_module("kveik.router.model_folder").Rendering(folder, tokenizers)
     return loaded
 
 

@@ -17,7 +17,7 @@ from kveik.router.chat_template import ChatTemplate
 from kveik.router.conversation import Ids, Text, read_prompt
 from kveik.router.facts import TokenPrompt
 from kveik.router.rendering import Unfinished
-from kveik.router.tokenization import Tokenization
+from kveik.router.tokenization import Tokenization, Tokenizers
 
 _FILE_MAX_BYTES = 256 << 20
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -26,10 +26,10 @@ _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 class Rendering:
     """What one model's folder makes of bodies. Loading reads files, which is for a thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tokenizers: Tokenizers) -> None:
         """Raises :class:`RenderError` for a folder without a tokenizer; without a template, chats are not rendered."""
         config = _json(folder / "tokenizer_config.json")
-        self._tokens = Tokenization(folder / "tokenizer.json")
+        self._tokens = Tokenization(folder / "tokenizer.json", tokenizers)
         special = {name: text for name in _NAMED_TOKENS if (text := _token_text(config.get(name)))}
         sources = _templates(folder, config)
         self._templates = {name: ChatTemplate(source, special) for name, source in sources.items()}

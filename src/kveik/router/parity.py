@@ -5,6 +5,7 @@ token ids already, the engine gets a real request for one token. Its prompt stan
 by which its blocks are known among the engine's KV events: their tokens are what it really computed.
 """
 
+import asyncio
 import json
 import secrets
 from array import array
@@ -135,7 +136,7 @@ async def _check(
         elif rendering is None:
             return Verdict(one.kind, UNKNOWN, why="no folder with the model's tokenizer is known")
         else:
-            prompt = rendering.prompt(one.target, body)
+            prompt = await asyncio.to_thread(rendering.prompt, one.target, body)
     except RenderError as error:
         return Verdict(one.kind, UNKNOWN, why=str(error))
     ours = array("I", prompt.packed).tolist()
@@ -152,17 +153,17 @@ async def _check(
         return Verdict(one.kind, UNKNOWN if status >= 500 else NOT_OFFERED, why=why, tokens=len(ours))
     text_of = rendering.text_of if rendering is not None else str
     if one.told:
-        return verdict(one.kind, ours, _told_tokens(answer), "tokenize", text_of)
+        return await asyncio.to_thread(verdict, one.kind, ours, _told_tokens(answer), "tokenize", text_of)
     theirs = await stored()
     count = _counted_tokens(answer)
     if count not in (-1, len(ours)):
+        where = await asyncio.to_thread(first_difference, ours[: len(theirs)], theirs, text_of)
         return Verdict(
-            one.kind, DIFFERS, "count", f"{len(ours)} tokens, the engine counted {count}. "
-            + first_difference(ours[: len(theirs)], theirs, text_of), len(ours),
-        )  # fmt: skip
+            one.kind, DIFFERS, "count", f"{len(ours)} tokens, the engine counted {count}. {where}", len(ours)
+        )
     if not theirs:
         return Verdict(one.kind, SAME if count >= 0 else UNKNOWN, "count", "no event told its tokens", len(ours))
-    return verdict(one.kind, ours[: len(theirs)], theirs, "events", text_of)
+    return await asyncio.to_thread(verdict, one.kind, ours[: len(theirs)], theirs, "events", text_of)
 
 
 def verdict(

@@ -8,54 +8,59 @@ tried on sample texts when it is loaded; one that doesn't gets each text whole.
 
 import re
 from array import array
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from tokenizers import Tokenizer
+import msgspec
 
-from kveik.errors import RenderError
 from kveik.router.rendering import Draft
 
 #: Memory of the pieces that are remembered.
 REMEMBERED_BYTES = 32 << 20
 _PIECE_BYTES = 250  # of bookkeeping
 
-_SAMPLES = (
-    "Hello world",
-    " leading and trailing space ",
-    "line\nline\n\nline",
-    "中文，标点。 emoji 👩‍👩‍👧‍👦 e\u0301",
-    "1234567890 a1b2",
-    "",
-)
+Split = Callable[[str], Sequence[str]]
+
+
+class AboutTokenizer(msgspec.Struct, frozen=True):
+    """What a tokenizer is like. ``special``: packed tokens by the texts at which others can be split.
+
+    ``before`` and ``after``: what it puts around a text that is to have special tokens.
+    """
+
+    special: dict[str, bytes]
+    before: bytes
+    after: bytes
+
+
+class Tokenizers(Protocol):
+    """Models' tokenizers, by their files; all calls may take long, and raise :class:`kveik.errors.RenderError`."""
+
+    def about(self, file: Path) -> AboutTokenizer:
+        """What the tokenizer in a file is like."""
+
+    def encode(self, file: Path, texts: Sequence[str]) -> list[bytes]:
+        """The token ids of texts, 4 bytes each, without special tokens around them."""
+
+    def text_of(self, file: Path, token: int) -> str:
+        """The text of one token."""
 
 
 class Tokenization:
-    """One tokenizer. :meth:`encode` may be called on any thread, all else on one."""
+    """One tokenizer. :meth:`encode` and :meth:`text_of` may be called on any thread, all else on one."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, tokenizers: Tokenizers) -> None:
         """Raises :class:`RenderError` for a file that is no ``tokenizer.json``."""
-        try:
-            self._tokenizer: Any = Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises bare Exception, for a missing file as well
-            raise RenderError(f"no tokenizer in {file}: {error}") from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        special = [
-            (token.content, number)
-            for number, token in self._tokenizer.get_added_tokens_decoder().items()
-            if token.special and not (token.normalized or token.lstrip or token.rstrip or token.single_word)
-        ]
-        self._special = {text: array("I", [number]).tobytes() for text, number in special}
-        self._before, self._after = self._around()
+        self._file, self._tokenizers = file, tokenizers
+        about = tokenizers.about(file)
+        self._special = about.special
+        self._before, self._after = about.before, about.after
+        self._split = splitter(about.special)
         # Pieces that were used lately, and those before them: what is used again moves on, the rest is dropped.
         self._pieces: dict[str, bytes] = {}
         self._older: dict[str, bytes] = {}
         self._remembered = 0
-        by_length = sorted(map(re.escape, self._special), key=len, reverse=True)
-        self._split = re.compile(f"({'|'.join(by_length)})").split if by_length else _whole
-        if not self._splits_soundly():
-            self._special, self._split = {}, _whole
 
     def __repr__(self) -> str:
         return f"Tokenization({len(self._pieces) + len(self._older)} pieces)"
@@ -64,9 +69,7 @@ class Tokenization:
         """What is known of a text."""
         known: list[bytes | None] = []
         missing = []
-        for piece in self._split(text):
-            if not piece:
-                continue
+        for piece in pieces_of(self._split, text):
             tokens = self._special.get(piece) or self._pieces.get(piece)
             if tokens is None:
                 tokens = self._older.get(piece)
@@ -78,8 +81,8 @@ class Tokenization:
         return Draft(known, missing, special_tokens=special_tokens)
 
     def encode(self, draft: Draft) -> list[bytes]:
-        """Tokenize what is missing: about a millisecond for 4,000 characters."""
-        return [self._ids(piece) for piece in draft.missing]
+        """Tokenize what is missing: about a millisecond for 4,000 characters. Raises :class:`RenderError`."""
+        return self._tokenizers.encode(self._file, draft.missing) if draft.missing else []
 
     def remember(self, draft: Draft, encoded: list[bytes]) -> None:
         """Keep what was tokenized, within ``REMEMBERED_BYTES``."""
@@ -99,8 +102,7 @@ class Tokenization:
 
     def text_of(self, token: int) -> str:
         """The text of one token; special tokens by their names."""
-        text: str = self._tokenizer.decode([token], skip_special_tokens=False)
-        return text
+        return self._tokenizers.text_of(self._file, token)
 
     def _remember(self, piece: str, tokens: bytes) -> None:
         self._pieces[piece] = tokens
@@ -108,22 +110,16 @@ class Tokenization:
         if self._remembered > REMEMBERED_BYTES // 2:
             self._older, self._pieces, self._remembered = self._pieces, {}, 0
 
-    def _ids(self, text: str) -> bytes:
-        return array("I", self._tokenizer.encode(text, add_special_tokens=False).ids).tobytes()
 
-    def _around(self) -> tuple[bytes, bytes]:
-        """What the tokenizer puts before and after a text with its special tokens."""
-        inner = self._tokenizer.encode("a", add_special_tokens=False).ids
-        outer = self._tokenizer.encode("a", add_special_tokens=True).ids
-        for start in range(len(outer) - len(inner) + 1):
-            if outer[start : start + len(inner)] == inner:
-                return array("I", outer[:start]).tobytes(), array("I", outer[start + len(inner) :]).tobytes()
-        raise RenderError("its tokenizer changes a text when it puts special tokens around it")
+def splitter(special: Mapping[str, bytes]) -> Split:
+    """Splits a text at special tokens, which stay among the pieces."""
+    by_length = sorted(map(re.escape, special), key=len, reverse=True)
+    return re.compile(f"({'|'.join(by_length)})").split if by_length else _whole
 
-    def _splits_soundly(self) -> bool:
-        marks = list(self._special)[:3] or [""]
-        texts = [*_SAMPLES, *(mark.join(_SAMPLES) for mark in marks), "\n".join(mark + "a\n" for mark in marks)]
-        return all(self.ids(text) == self._tokenizer.encode(text, add_special_tokens=False).ids for text in texts)
+
+def pieces_of(split: Split, text: str) -> list[str]:
+    """The pieces of a text; none is empty."""
+    return [piece for piece in split(text) if piece]
 
 
 def _whole(text: str) -> list[str]:

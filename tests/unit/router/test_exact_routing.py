@@ -22,6 +22,7 @@ from kveik.router.app import RouterApp, running_router
 from kveik.router.exactness import Exactness, Predictions
 from kveik.router.model_folder import Rendering
 from kveik.router.parity import DIFFERS, KINDS, SAME, UNKNOWN, Verdict
+from kveik.router.tokenizer import TokenizerFiles
 from kveik.simulate.server import SimServer
 from tests.model_folders import CHATML, make_model_folder
 from tests.unit.router.rig import run, until
@@ -36,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def engine(renders: Path | None, **given: Any) -> SimServer:
     """An engine with events that renders by the files of a folder, or in its own way."""
-    own = Rendering(renders) if renders is not None else None
+    own = Rendering(renders, TokenizerFiles()) if renders is not None else None
     settings: dict[str, Any] = {
         "port": 0, "events": "tcp://127.0.0.1:*", "events_replay": "tcp://127.0.0.1:*", "max_model_tokens": 8192,
         **given,

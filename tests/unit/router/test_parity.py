@@ -21,6 +21,7 @@ from kveik.router.parity import (
     first_difference,
     verdict,
 )
+from kveik.router.tokenizer import TokenizerFiles
 from kveik.router.upstream import EnginePool
 from kveik.simulate.server import SimServer
 from tests.model_folders import CHATML, make_model_folder
@@ -38,7 +39,7 @@ def blind(salt: str) -> Callable[[], Awaitable[Sequence[int]]]:
 
 @pytest.fixture(scope="module")
 def rendering(tmp_path_factory: pytest.TempPathFactory) -> Rendering:
-    return Rendering(make_model_folder(tmp_path_factory.mktemp("model")))
+    return Rendering(make_model_folder(tmp_path_factory.mktemp("model")), TokenizerFiles())
 
 
 def checked(engine_renders: Rendering | None, ours: Rendering | None) -> list[Verdict]:
@@ -70,7 +71,7 @@ def test_an_engine_with_the_same_template_and_tokenizer_is_the_same_in_all_kinds
 
 
 def test_an_edited_template_is_named_by_the_first_token_that_differs(rendering: Rendering, tmp_path: Path) -> None:
-    edited = Rendering(make_model_folder(tmp_path, CHATML.replace("assistant\n", "assistant:\n")))
+    edited = Rendering(make_model_folder(tmp_path, CHATML.replace("assistant\n", "assistant:\n")), TokenizerFiles())
     verdicts = {one.kind: one for one in checked(edited, rendering)}
     assert verdicts["prompt text"].result == verdicts["prompt ids"].result == SAME
     assert verdicts["add_generation_prompt=false"].result == SAME

@@ -18,6 +18,7 @@ from kveik.router.facts import TokenPrompt
 from kveik.router.model_folder import Rendering
 from kveik.router.rendering import Unfinished, given_ids
 from kveik.router.tokenization import Tokenization
+from kveik.router.tokenizer import TokenizerFiles
 from tests.model_folders import CHATML, PARTS, STRICT, make_model_folder
 
 CHAT, TEXT, RESPONSES, MESSAGES = b"/v1/chat/completions", b"/v1/completions", b"/v1/responses", b"/v1/messages"
@@ -33,7 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def renderings(folders: dict[str, Path]) -> dict[str, Rendering]:
-    return {name: Rendering(folder) for name, folder in folders.items()}
+    return {name: Rendering(folder, TokenizerFiles()) for name, folder in folders.items()}
 
 
 def text(rendering: Rendering, target: bytes, **members: Any) -> str:
@@ -137,7 +138,7 @@ def test_a_header_that_changes_with_every_request_is_left_out_as_engines_do(rend
 
 
 def test_a_prompt_is_tokenized_as_it_is_with_the_tokenizers_own_tokens(tmp_path: Path) -> None:
-    rendering = Rendering(make_model_folder(tmp_path, begin_token=True))
+    rendering = Rendering(make_model_folder(tmp_path, begin_token=True), TokenizerFiles())
     assert text(rendering, TEXT, prompt="Hello") == "<|begin|>Hello"
     assert text(rendering, TEXT, prompt=["Hello"]) == "<|begin|>Hello"
     assert text(rendering, TEXT, prompt="Hello", add_special_tokens=False) == "Hello"
@@ -303,7 +304,7 @@ def test_templates_are_found_in_the_configuration_too_one_for_tools_apart(tmp_pa
     templates = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
     for written, plain, tools in ((templates, "plain", "with tools"), ("plain", "plain", "plain")):
         (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": written}))
-        rendering = Rendering(folder)
+        rendering = Rendering(folder, TokenizerFiles())
         assert text(rendering, CHAT, messages=[USER]) == plain
         assert text(rendering, CHAT, messages=[USER], tools=[{"function": {"name": "f"}}]) == tools
 
@@ -312,23 +313,23 @@ def test_folders_have_equal_fingerprints_only_if_they_render_alike(
     folders: dict[str, Path], renderings: dict[str, Rendering]
 ) -> None:
     assert len({rendering.fingerprint for rendering in renderings.values()}) == 4
-    assert Rendering(folders["chatml"]).fingerprint == renderings["chatml"].fingerprint
+    assert Rendering(folders["chatml"], TokenizerFiles()).fingerprint == renderings["chatml"].fingerprint
 
 
 def test_a_folder_that_has_no_tokenizer_is_told(tmp_path: Path) -> None:
     with pytest.raises(RenderError, match="no tokenizer in"):
-        Rendering(tmp_path)
+        Rendering(tmp_path, TokenizerFiles())
     folder = make_model_folder(tmp_path)
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(RenderError, match="not valid JSON"):
-        Rendering(folder)
+        Rendering(folder, TokenizerFiles())
 
 
 # -- tokens -------------------------------------------------------------------------------------
 
 
 def test_pieces_together_are_the_tokens_of_the_whole_text(folders: dict[str, Path]) -> None:
-    tokens = Tokenization(folders["chatml"] / "tokenizer.json")
+    tokens = Tokenization(folders["chatml"] / "tokenizer.json", TokenizerFiles())
     whole = Tokenizer.from_file(str(folders["chatml"] / "tokenizer.json"))
     texts = [
         "",
@@ -344,7 +345,7 @@ def test_pieces_together_are_the_tokens_of_the_whole_text(folders: dict[str, Pat
 
 
 def test_what_a_conversation_had_before_is_not_tokenized_again(folders: dict[str, Path]) -> None:
-    rendering = Rendering(folders["chatml"])
+    rendering = Rendering(folders["chatml"], TokenizerFiles())
     messages = [USER, {"role": "assistant", "content": "Six. " * 50}]
 
     def missing(*more: dict[str, str]) -> int:
@@ -363,7 +364,7 @@ def test_remembered_pieces_are_bounded_and_those_in_use_stay(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenization, "REMEMBERED_BYTES", 40_000)
-    tokens = Tokenization(folders["chatml"] / "tokenizer.json")
+    tokens = Tokenization(folders["chatml"] / "tokenizer.json", TokenizerFiles())
 
     def missing(sample: str) -> int:
         draft = tokens.draft(sample, special_tokens=False)
