@@ -101,6 +101,8 @@ async def die(_: Request, writer: asyncio.StreamWriter) -> None:
 
 def reset(writer: asyncio.StreamWriter) -> None:
     """End a connection with RST."""
+    if writer.is_closing():
+        return
     sock = writer.get_extra_info("socket")
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
