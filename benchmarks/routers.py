@@ -87,14 +87,19 @@ KINDS = (
     RouterKind("sglang-router", _rust(_SGLANG_START, "cache_aware", "--log-level", "warn"), _SGLANG),
     RouterKind("smg", _rust([str(_SMG), "launch"], "cache_aware", *_SMG_OPTIONS), _SMG),
 )  # fmt: skip
+#: Kveik with other policies than its default.
+POLICIES = tuple(
+    RouterKind(f"{KVEIK} {policy}", _kveik("--policy", policy), Path(sys.executable), looks_at_cache=False)
+    for policy in ("least-load", "round-robin", "prefix-hash")
+)
 #: Peers that no package registry has; they would have to be built from their repositories.
 NOT_PACKAGED = ("production-stack",)
 
 
-def chosen(names: Sequence[str], say: Callable[[str], None]) -> list[RouterKind]:
+def chosen(names: Sequence[str], say: Callable[[str], None], known: Sequence[RouterKind] = KINDS) -> list[RouterKind]:
     """The routers of these names (all without any) that are installed; says which are not."""
     kinds = []
-    for kind in KINDS:
+    for kind in known:
         if names and kind.name not in names:
             continue
         if kind.installed:
