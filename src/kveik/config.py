@@ -342,7 +342,11 @@ class RouterSettings:
         maximum=WAIT_MAX_S,
     )
     client_idle_s: float = setting(
-        120.0, "How long a client's connection is kept without a request.", unit="s", minimum=0.1, maximum=WAIT_MAX_S
+        120.0,
+        "How long a client's connection is kept without a request, or while it takes nothing of its answer.",
+        unit="s",
+        minimum=0.1,
+        maximum=WAIT_MAX_S,
     )
     drain_s: float = setting(
         30.0, "At the end: how long requests under way may go on.", unit="s", minimum=0.0, maximum=WAIT_MAX_S

@@ -192,7 +192,7 @@ class RouterApp:
             self._server.close()
         self.router.drain()
         until_s = self._loop.time() + self._settings.drain_s
-        while self.router.under_way and self._loop.time() < until_s:
+        while not self.router.at_rest and self._loop.time() < until_s:
             await asyncio.sleep(TICK_S)
         if self.router.under_way:
             logger.warning("%d requests were still under way after %g s", self.router.under_way, self._settings.drain_s)

@@ -29,7 +29,8 @@ from kveik.router.trace import Tracing, request_id
 
 logger = logging.getLogger(__name__)
 
-#: Retries that are allowed at once, before the share of all requests counts.
+#: Retries that are allowed at once, before the share of all requests counts; with more requests under way as
+#: many as those, so that the death of one engine is not lost on any of them.
 RETRY_RESERVE = 20.0
 RATE_WEIGHT = 0.2
 #: An engine may be so many times slower than it was seen to be before its silence is looked into.
@@ -195,8 +196,8 @@ class Router:
         )
         exchange.ticket = ticket
         self._exchanges.add(exchange)
-        if self._retry_budget < RETRY_RESERVE:
-            self._retry_budget = min(RETRY_RESERVE, self._retry_budget + self.settings.retry_share)
+        if self._retry_budget < max(RETRY_RESERVE, len(self._exchanges)):
+            self._retry_budget += self.settings.retry_share
         if ticket.waits:
             ticket.on_turn = lambda refusal: self._turn(exchange, refusal)
             return exchange
@@ -463,6 +464,8 @@ class Router:
         for engine in self.engines.by_name.values():
             if engine.pool is not None:
                 engine.pool.close_idle(now_s)
+            if engine.breaker.state != CLOSED and self.care is not None:
+                self.care.revive(engine)  # if that failed, it begins anew: no engine is out for ever
             if engine.share < 1.0:
                 engine.share = min(1.0, SHARE_MIN + (now_s - engine.back_s) / max(1e-3, self.settings.slow_start_s))
 
@@ -486,6 +489,11 @@ class Router:
     def under_way(self) -> int:
         """Requests that are not over."""
         return len(self._exchanges)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all requests are over and all clients have what was answered."""
+        return not self._exchanges and not self._clients
 
     def close(self) -> None:
         """End all connections."""

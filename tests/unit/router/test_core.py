@@ -194,3 +194,32 @@ def test_a_long_prompt_may_be_silent_for_as_long_as_computing_it_takes() -> None
             made.engine("b").in_flight -= 50
 
     run(test)
+
+
+def test_the_death_of_an_engine_is_lost_on_none_of_many_requests() -> None:
+    async def test() -> None:
+        dying, good = ScriptedEngine(hang), ScriptedEngine(answer(OK))
+        async with rig(dying, good, retry_share=1.0) as made:
+            made.engine("b").in_flight = 1000
+            asked = [asyncio.ensure_future(made.ask({**CHAT, "seed": number})) for number in range(60)]
+            await until(lambda: len(dying.requests) == 60, "all are under way")
+            made.engine("b").in_flight -= 1000
+            await dying.stop()
+            assert [(await one).status for one in asked] == [200] * 60
+
+    run(test)
+
+
+def test_an_engine_is_not_out_for_ever_if_trying_it_out_failed_in_the_router() -> None:
+    async def test() -> None:
+        engine, other = ScriptedEngine(answer(OK)), ScriptedEngine(answer(OK))
+        async with rig(engine, other) as made:
+            bring_back = made.router.bring_back
+            made.router.bring_back = lambda engine: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+            made.engine("a").breaker = made.engine("a").breaker.failed(0.0, timed_out=True)
+            made.router.put_out(made.engine("a"), "as a test")
+            await until(lambda: engine.trials >= 2, "it is tried again")
+            made.router.bring_back = bring_back  # type: ignore[method-assign]
+            await until(lambda: bool(made.engine("a").takes_requests), "it is back")
+
+    run(test)
