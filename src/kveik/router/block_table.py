@@ -142,20 +142,31 @@ class BlockTable:
             at = self._packed.find(wanted, at + 1, end)
         return at >> 3
 
+    def reserve(self, entries: int) -> None:
+        """Make room for so many at once: a table that doubles when it is large holds up everything for a while."""
+        places = len(self._keys)
+        while places * _FULL < entries:
+            places *= 2
+        if places > len(self._keys):
+            self._resize(places)
+
     def _double(self) -> None:
+        self._resize(2 * len(self._keys))
+
+    def _resize(self, places: int) -> None:
         kept = self._keys != 0
         keys = np.concatenate((self._keys[kept], np.fromiter(self._beside, np.uint64, len(self._beside))))
         values = np.concatenate((self._values[kept], np.fromiter(self._beside.values(), np.uint64, len(self._beside))))
-        self._allot(2 * len(self._keys))
+        self._allot(places)
         buckets = (keys >> self._shift).view(np.int64)
         order = np.argsort(buckets, kind="stable")
         buckets, keys, values = buckets[order], keys[order], values[order]
         ranks = np.arange(len(buckets)) - np.searchsorted(buckets, buckets)
         fits = ranks < WAYS
-        places = buckets[fits] * WAYS + ranks[fits]
-        self._keys[places] = keys[fits]
-        self._values[places] = values[fits]
-        self._room -= len(places)
+        homes = buckets[fits] * WAYS + ranks[fits]
+        self._keys[homes] = keys[fits]
+        self._values[homes] = values[fits]
+        self._room -= len(homes)
         self._beside = dict(zip(keys[~fits].tolist(), values[~fits].tolist(), strict=True))
 
     def _allot(self, places: int) -> None:

@@ -78,7 +78,7 @@ class EventFeed:
         self.batches = self.replays = 0
         self._subscriber = context.socket(zmq.SUB)
         for option, value in (
-            (zmq.LINGER, 0), (zmq.RCVHWM, KEPT_MAX), (zmq.MAXMSGSIZE, MESSAGE_MAX_BYTES),
+            (zmq.LINGER, 0), (zmq.IPV6, 1), (zmq.RCVHWM, KEPT_MAX), (zmq.MAXMSGSIZE, MESSAGE_MAX_BYTES),
             (zmq.HEARTBEAT_IVL, _HEARTBEAT_MS), (zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_LOST_MS),
             (zmq.RECONNECT_IVL, _RECONNECT_MS), (zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS),
         ):  # fmt: skip
@@ -245,6 +245,7 @@ class EventFeed:
         first = max(0, self._course.next_number - 1) if self._course is not None else 0
         self._replayer = socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, 1)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_MAX_BYTES)
         socket.connect(self._replay_address)

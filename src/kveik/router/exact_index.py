@@ -41,12 +41,16 @@ _xxh3 = xxhash.xxh3_64_intdigest
 
 @dataclass(slots=True)
 class _Held:
-    """What one engine holds. ``copies``: how many more of a block than one, where there are."""
+    """What one engine holds. ``copies``: how many more of a block than one, where there are.
+
+    ``expected``: how many blocks it has room for, if that is known.
+    """
 
     block_tokens: int
     keys: BlockTable = field(default_factory=BlockTable)
     copies: dict[int, int] = field(default_factory=dict)
     unknown: int = 0
+    expected: int = 0
 
 
 class ExactIndex:
@@ -106,6 +110,15 @@ class ExactIndex:
         held = self._engines.get(slot)
         if held is not None:
             self.open(slot, held.block_tokens)
+            self.reserve(slot, held.expected)
+
+    def reserve(self, slot: int, blocks: int) -> None:
+        """The engine has room for so many blocks: the tables need not grow as they fill."""
+        held = self._engines.get(slot)
+        if held is not None:
+            held.expected = min(blocks, self._blocks_max)
+            held.keys.reserve(held.expected)
+            self._holders.reserve(held.expected)
 
     def close(self, slot: int) -> None:
         """Follow it no longer."""

@@ -1,22 +1,27 @@
 """One engine that is answered for exactly, or is to be: its events, its rendering, and what is known of both."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
-from kveik.errors import RenderError
+from kveik.errors import EngineError, RenderError
 from kveik.kv.events import BlockStored, EventBatch, salt_of, short_hash
 from kveik.router.engines import EngineView
 from kveik.router.event_feed import EventFeed
 from kveik.router.exact_index import CombinedIndex
 from kveik.router.exactness import Exactness
+from kveik.router.fetch import fetch
 from kveik.router.parity import DIFFERS, SAME, check_parity
 from kveik.router.rendering import Renders
+from kveik.router.upstream import EnginePool
 
 READY_POLL_S = 0.1
 #: An engine's rendering is compared without its events if they can't be followed after so long.
 EVENTS_WAIT_S = 3.0
 STORED_WAIT_S, STORED_SETTLE_S = 1.0, 0.05
 RETRY_S, RETRY_MAX_S = 1.0, 30.0
+METRICS_S = 2.0
+_CACHE_BLOCKS = re.compile(rb'^vllm:cache_config_info\{[^}]*num_gpu_blocks="(\d{1,9})"', re.MULTILINE)
 
 
 class _Probe:
@@ -111,6 +116,7 @@ class FollowedEngine:
             await self._engine_ready()
             await self._find_rendering()
             assert self.engine.pool is not None
+            self._index.exact.reserve(self.engine.slot, await cache_blocks(self.engine.pool))
             verdicts = await check_parity(
                 self.engine.pool, base_models(self.engine)[0], self.rendering, self._watch, self._deadline_s
             )
@@ -152,3 +158,13 @@ def base_models(engine: EngineView) -> list[str]:
     """Its models that aren't adapters, whose blocks can't be told apart by their names."""
     adapters = {card["id"] for card in engine.cards if card.get("parent")}
     return [model for model in engine.models if model not in adapters] or list(engine.models[:1])
+
+
+async def cache_blocks(pool: EnginePool) -> int:
+    """How many blocks the engine's own cache has room for, as its metrics say; 0 if they don't."""
+    try:
+        _, text = await fetch(pool, b"GET", b"/metrics", deadline_s=METRICS_S)
+    except EngineError:
+        return 0
+    found = _CACHE_BLOCKS.search(text)
+    return int(found.group(1)) if found else 0

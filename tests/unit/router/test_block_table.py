@@ -53,6 +53,23 @@ def test_keys_that_have_the_bytes_of_others_across_a_border_are_not_taken_for_th
         assert table.get(int.from_bytes(packed[at : at + 8], "little")) == 0
 
 
+def test_a_table_with_room_reserved_does_not_grow_and_keeps_what_it_had() -> None:
+    draw = random.Random(2)
+    table = BlockTable()
+    entries = {draw.getrandbits(64): number + 1 for number in range(50)}
+    for key, value in entries.items():
+        table.put(key, value)
+    table.reserve(10_000)
+    size = table.memory_bytes
+    while len(entries) < 10_000:
+        entries[key := draw.getrandbits(64)] = 7
+        table.put(key, 7)
+    assert table.memory_bytes < size * 1.1
+    assert table.get_many(np.fromiter(entries, np.uint64)).tolist() == list(entries.values())
+    table.reserve(10)
+    assert len(table) == 10_000
+
+
 def test_bits_can_be_taken_out_of_all_values() -> None:
     table = BlockTable()
     for key in range(1, 500):
