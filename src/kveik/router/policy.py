@@ -1,7 +1,7 @@
 """Which engine gets a request: pure functions over plain values.
 
 All policies keep one promise: no engine gets a request beyond its *bound*, 1.25 times its share of
-all requests in flight, rounded up, plus one. Somebody is always below the bound, since the bounds
+all requests in flight, rounded up, plus one (``cache-aware``: beyond it and ``FEW``). Somebody is always below the bound, since the bounds
 together exceed what is in flight. An engine that comes back slowly (``share`` below 1) has a
 smaller share of the load, and its bound is smaller in proportion.
 
@@ -23,6 +23,8 @@ from kveik.router.facts import RequestFacts
 
 #: An engine has at most this many times its fair share of the requests in flight, and one more.
 BOUND = 1.25
+#: So few requests in flight do not make an engine busy: ``cache-aware`` copies no prefix because of them.
+FEW = 6
 #: A token that is computed although another engine holds it counts as much as so many that a request waits for.
 COPY_WEIGHT = 3.0
 #: The same where all engines hold the prefix: hardly anything, but of equal engines the longer prefix wins.
@@ -147,12 +149,13 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
     unknown_rate = fastest or costs.prefill_tokens_s
     weight = copy_weight(_holders(candidates, held), len(candidates)) if held else 1.0
     best, least_s = candidates[0], math.inf
+    prompt_tokens = facts.prompt_tokens
     for candidate in candidates:
         rate = candidate.prefill_tokens_s or unknown_rate
-        cost_s = expected_cost_s(candidate, facts.prompt_tokens, held, weight, rate, costs)
+        cost_s = expected_cost_s(candidate, prompt_tokens, held, weight, rate, costs)
         if cost_s < least_s or (cost_s == least_s and candidate.order < best.order):
             best, least_s = candidate, cost_s
-    if best.in_flight >= bound(in_flight, best.share, shares):
+    if best.in_flight >= FEW and best.in_flight >= bound(in_flight, best.share, shares):
         costs_s = expected_costs_s(candidates, facts.prompt_tokens, costs)
         best = min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
     if held > best.cached_tokens:

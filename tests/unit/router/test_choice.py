@@ -122,7 +122,7 @@ def test_what_one_engine_of_a_group_was_sent_the_shared_cache_has_for_the_others
     engines = [view(0, group="a"), view(1, group="a"), view(2, group="b"), view(3)]
     told = facts()
     send(chooser, told, engines[:1])
-    engines[0].in_flight = 3  # above its bound, so that another one has to take it
+    engines[0].in_flight = 6  # above its bound, so that another one has to take it
     engine, choice = chooser.choose(told, engines, 1.0)
     assert engine is engines[1]
     assert choice.expected_cached_tokens == 0
