@@ -47,7 +47,7 @@ UNITS = {
 CLAIMS = [
     Claim(group=group, first=KVEIK, direction="at most", bound=bound, kind="value")
     for group, bound in (
-        (LOST, 0), (BACK, 3), (HUNG_LOST, 0), (HUNG_OUT, 5), (HOT, 1.5), (COPIES, 1.1), (RESTART, 2),
+        (LOST, 0), (BACK, 3), (HUNG_LOST, 0), (HUNG_OUT, 5), (HOT, 1.5), (COPIES, 1.1), (RESTART, 1),
         (RESTART_COPIES, 1.1),
     )
 ]  # fmt: skip
