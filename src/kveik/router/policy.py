@@ -1,9 +1,9 @@
 """Which engine gets a request: pure functions over plain values.
 
 All policies keep one promise: no engine gets a request beyond its *bound*, 1.25 times its share of
-all requests in flight, rounded up, plus one (``cache-aware``: beyond it and ``FEW``). Somebody is always below the bound, since the bounds
-together exceed what is in flight. An engine that comes back slowly (``share`` below 1) has a
-smaller share of the load, and its bound is smaller in proportion.
+all requests in flight, rounded up, plus one (``cache-aware``: beyond that and ``FEW``). Somebody is
+always below the bound, since the bounds together exceed what is in flight. An engine that comes back
+slowly (``share`` below 1) has a smaller share of the load, and its bound is smaller in proportion.
 
 ``cache-aware`` sends a request where its first token is expected soonest. What an engine would
 compute although another one holds it counts several times, since whoever comes next waits for that too:
