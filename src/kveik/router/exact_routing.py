@@ -6,6 +6,7 @@ answered for approximately.
 """
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import sys
@@ -213,7 +214,9 @@ class ExactRouting:
         patience = self._loop.call_later(self._settings.render_deadline_s, then)
 
         def done(future: "Future[TokenPrompt | Unfinished]") -> None:
-            self._loop.call_soon_threadsafe(settle, future)
+            if not future.cancelled():
+                with contextlib.suppress(RuntimeError):  # the loop has ended
+                    self._loop.call_soon_threadsafe(settle, future)
 
         def settle(future: "Future[TokenPrompt | Unfinished]") -> None:
             self._waiting -= 1
@@ -282,9 +285,12 @@ class ExactRouting:
 
 
 def _files_state(folder: Path) -> tuple[int, ...]:
-    """When the files that matter were written: a folder whose files changed is loaded anew."""
+    """When the files that matter were written: a folder whose files changed is loaded anew. Raises RenderError."""
     files = [folder / name for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")]
-    return tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
+    try:
+        return tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files)
+    except OSError as error:
+        raise RenderError(f"cannot read {folder}: {error.strerror or error}") from error
 
 
 def _load_rendering(tokenizers: TokenizerProcess, folder: Path) -> Renders:

@@ -81,6 +81,11 @@ class Exactness:
         """Whether a request of our own was seen among its events, so they are its own and it does publish them."""
         return any(verdict.result == SAME and verdict.how == "events" for verdict in self.verdicts or ())
 
+    @property
+    def wants_word(self) -> bool:
+        """Whether nothing but a word of its events is missing."""
+        return self.verdicts is not None and not self.mismatch and not self._events_speak
+
     def renderings(self, now_s: float) -> frozenset[str]:
         """Renderings whose prompts can be looked up exactly; empty text stands for prompts of token ids."""
         if self.events_why or self.verdicts is None or self.mismatch or self.predictions.distrusted(now_s):

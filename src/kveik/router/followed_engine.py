@@ -1,6 +1,7 @@
 """One engine that is answered for exactly, or is to be: its events, its rendering, and what is known of both."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -14,6 +15,8 @@ from kveik.router.fetch import fetch
 from kveik.router.parity import DIFFERS, SAME, check_parity
 from kveik.router.rendering import Renders
 from kveik.router.upstream import EnginePool
+
+logger = logging.getLogger(__name__)
 
 READY_POLL_S = 0.1
 #: An engine's rendering is compared without its events if they can't be followed after so long.
@@ -75,6 +78,8 @@ class FollowedEngine:
         """All that the engine holds is known, or why not."""
         self.exactness.events_why = why
         self._changed(self)
+        if not why and self.exactness.wants_word:  # they could not be followed when its rendering was compared
+            self.compare()
 
     def _collect(self, event: BlockStored) -> None:
         salt = salt_of(event)
@@ -107,6 +112,12 @@ class FollowedEngine:
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._compare())
+        self._task.add_done_callback(self._compared)
+
+    def _compared(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Supervision: a fault here must not leave an engine approximate for ever without a word.
+            logger.error("engine %s: comparing its rendering failed", self.engine.name, exc_info=error)
 
     async def _compare(self) -> None:
         self.exactness.verdicts = None

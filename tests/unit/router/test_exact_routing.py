@@ -229,6 +229,22 @@ def test_an_engine_that_publishes_nothing_where_it_says_is_not_taken_for_an_empt
         run(test)
 
 
+def test_an_engine_whose_history_was_missed_is_exact_once_it_empties_its_cache(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1", folder)) as app:
+            await until_why(app, "and no replay socket is announced")
+            await ask(app, **chat("What was missed does not matter any more. " * 10))
+            await until_why(app, "were missed, and no replay socket is announced")
+            server.call(server.app.core.cache.clear)
+            await until_exact(app, "e1")
+
+    with engine(folder, events_replay="") as server:
+        for number in range(3):
+            body = json.dumps({"model": MODEL, "prompt": f"{number} before. " * 20, "max_tokens": 1}).encode()
+            urllib.request.urlopen(urllib.request.Request(f"{server.url}/v1/completions", body)).read()
+        run(test)
+
+
 def test_another_block_size_than_announced_ends_exact_answers_with_the_reason(tmp_path: Path, folder: Path) -> None:
     async def test() -> None:
         async with routing(tmp_path, words(server, "e1", folder, block_tokens=32)) as app:
