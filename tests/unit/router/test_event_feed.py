@@ -2,21 +2,34 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
+import uvloop
 import zmq
 
 from kveik.kv.events import BlockStored, EventBatch
 from kveik.router import event_feed
 from kveik.router.event_feed import EventFeed
-from tests.unit.router.rig import run, until
+from tests.unit.router.rig import until
 
+WAIT_S = 60.0
 _END = (-1).to_bytes(8, "big", signed=True)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test on the loop that routers run on: it has its own way to watch descriptors."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(WAIT_S):
+            await test()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
 
 
 class Publisher:
