@@ -24,15 +24,13 @@ from kveik.router.engines import EngineView
 from kveik.router.event_feed import EventFeed
 from kveik.router.exact_index import CombinedIndex
 from kveik.router.facts import RequestFacts, TokenPrompt
-from kveik.router.followed_engine import FollowedEngine, base_models
+from kveik.router.followed_engine import FollowedEngine, base_models, model_path
 from kveik.router.records import RequestRecord
 from kveik.router.rendering import Renders, Unfinished, given_ids
 from kveik.router.tokenizer_process import TokenizerProcess
 
 logger = logging.getLogger(__name__)
 
-#: The label in which an engine announces where the router finds its model's folder.
-MODEL_PATH = "model_path"
 NO_EVENTS = "it announces no address for KV events"
 #: Bodies up to this are rendered on the loop: below a millisecond.
 INLINE_BODY_BYTES = 16 << 10
@@ -73,10 +71,10 @@ class ExactRouting:
         """Engines came, left or changed: follow those that announce events."""
         for engine in self._engines():
             known = self._followed.get(engine.slot)
-            if known is not None and known.engine is not engine:
+            if known is not None and (known.engine is not engine or known.model_path != model_path(engine)):
                 self.forget(engine.slot)
                 known = None
-            if known is None and (engine.announcement.events or MODEL_PATH in engine.announcement.labels):
+            if known is None and (engine.announcement.events or model_path(engine)):
                 self._follow(engine)
         self._sort_models()
 
@@ -164,7 +162,7 @@ class ExactRouting:
         return loaded
 
     def _folder(self, engine: EngineView) -> Path:
-        label = engine.announcement.labels.get(MODEL_PATH, "")
+        label = model_path(engine)
         if self._settings.models_folder:
             root = Path(self._settings.models_folder).resolve()
             folder = (root / (label or (engine.models or ("",))[0])).resolve()

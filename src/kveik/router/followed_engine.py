@@ -48,6 +48,7 @@ class FollowedEngine:
         deadline_s: float,
     ) -> None:
         self.engine = engine
+        self.model_path = model_path(engine)
         self.exactness = Exactness()
         self.rendering: Renders | None = None
         self.feed: EventFeed | None = None
@@ -163,6 +164,11 @@ class FollowedEngine:
             self._task.cancel()
         if self.feed is not None:
             self.feed.close()
+
+
+def model_path(engine: EngineView) -> str:
+    """The label by which an engine announces where the router finds its model's folder; empty if it doesn't."""
+    return engine.announcement.labels.get("model_path", "")
 
 
 def base_models(engine: EngineView) -> list[str]:

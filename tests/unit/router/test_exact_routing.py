@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kveik.config import RouterSettings, SimEngineSettings
@@ -203,6 +204,38 @@ def test_without_a_models_folder_prompts_of_token_ids_are_exact_and_others_are_n
             assert shown(app)["predictions_compared"] == 2
 
     with engine(None) as server:
+        run(test)
+
+
+def test_a_models_folder_can_be_announced_later(tmp_path: Path, folder: Path) -> None:
+    async def test() -> None:
+        async with routing(tmp_path, words(server, "e1")) as app:
+            await until_why(app, "only prompts of token ids")
+            await asyncio.to_thread(FleetClient(app.address).announce, words(server, "e1", folder))
+            await until_exact(app, "e1")
+
+    with engine(folder) as server:
+        run(test)
+
+
+@pytest.mark.parametrize(
+    ("label", "why"), [("", ""), ("model0", ""), ("../elsewhere", "is not in"), ("gone", "no tokenizer")]
+)
+def test_models_are_found_below_one_folder_by_label_or_name_and_nowhere_else(
+    tmp_path: Path, label: str, why: str
+) -> None:
+    make_model_folder(tmp_path / "models" / (label or MODEL) if not why else tmp_path / "models" / "other")
+
+    async def test() -> None:
+        labels = {"labels": {"model_path": label}} if label else {}
+        announced = msgspec.structs.replace(words(server, "e1"), **labels)
+        async with routing(tmp_path, announced, models_folder=str(tmp_path / "models")) as app:
+            if why:
+                await until_why(app, why)
+            else:
+                await until_exact(app, "e1")
+
+    with engine(make_model_folder(tmp_path / "its own")) as server:
         run(test)
 
 
