@@ -41,7 +41,7 @@ class Failure(Enum):
     REFUSED = "refused"  # no connection: nothing was sent
     CONNECT_TIMEOUT = "connect_timeout"
     CUT = "cut"  # the connection ended before the answer did
-    STALE = "stale"  # the same, on a kept connection, before any byte: it was closed while the request travelled
+    STALE = "stale"  # a kept connection that failed before the answer began: it was closed while the request travelled
     DIED = "died"  # a kept connection ended before any byte, and then no new one could be made
     SILENT = "silent"  # no first byte in time
     STALLED = "stalled"  # no next byte in time

@@ -115,7 +115,7 @@ class EngineConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._lost(Failure.MALFORMED, f"its answer is no HTTP: {error}")
+            self._lost(self._before_any_byte or Failure.MALFORMED, f"its answer is no HTTP: {error}")
             return
         if self._surplus:  # which would pass for the beginning of the client's next answer
             self._lost(Failure.MALFORMED, "its answer goes on after its end")
@@ -170,9 +170,14 @@ class EngineConnection(asyncio.Protocol):
         self.transport = None
         self._pool.forget(self)
         if self.exchange is not None:
-            fresh_and_silent = self._head or bool(self._raw) or not self.reused
-            failure = Failure.CUT if fresh_and_silent else Failure.STALE
-            self._lost(failure, f"the engine's connection ended{f': {error}' if error else ''}")
+            self._lost(
+                self._before_any_byte or Failure.CUT, f"the engine's connection ended{f': {error}' if error else ''}"
+            )
+
+    @property
+    def _before_any_byte(self) -> Failure | None:
+        """What it is if a kept connection fails before the answer begins: the fault lies with what went before."""
+        return Failure.STALE if self.reused and not self._head and not self._raw else None
 
     def _lost(self, failure: Failure, why: str) -> None:
         exchange, self.exchange = self.exchange, None
