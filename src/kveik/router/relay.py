@@ -156,14 +156,15 @@ class Relay:
         return Step.UNFINISHED
 
     def _hold(self, data: bytes, complete: bool) -> Step:
-        self._held.append(data)
-        self._size += len(data)
+        held = self._held
         if complete:
-            answer = b"".join(self._held)
+            answer = b"".join((*held, data)) if held else data
             self._write(answer)
             return self._completed(answer)
+        held.append(data)
+        self._size += len(data)
         if self._size > HOLD_MAX_BYTES:
-            self._write(b"".join(self._held))
+            self._write(b"".join(held))
         return _MORE
 
     def _completed(self, tail: bytes) -> Step:

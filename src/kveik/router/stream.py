@@ -20,7 +20,7 @@ _LAST_EVENT = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete
 #: An event's name is found across two pieces if so many bytes of the first are looked at again;
 #: pieces that are shorter are put together.
 _OVERLAP_BYTES = 64
-_NUMBER = re.compile(rb'"([a-z_]+)"\s*:\s*(\d{1,12})')
+_VALUE = re.compile(rb"\s*:\s*(\d{1,12})")
 _NO_USAGE = (-1, -1, -1)
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -92,12 +92,20 @@ def usage_in(tail: bytes) -> tuple[int, int, int]:
     start = tail.find(b'"usage"')
     if start < 0:
         return _NO_USAGE
-    found = dict(_NUMBER.findall(tail, start))
-    prompt = int(found.get(b"prompt_tokens") or found.get(b"input_tokens", -1))
-    completion = int(found.get(b"completion_tokens") or found.get(b"output_tokens", -1))
-    cached = int(found.get(b"cached_tokens", -1))
-    if cached < 0 and b"cache_read_input_tokens" in found:
-        cached = int(found[b"cache_read_input_tokens"])
-        if prompt >= 0:
-            prompt += cached + int(found.get(b"cache_creation_input_tokens", 0))
+    prompt = _number(tail, b'"prompt_tokens"', start)
+    if prompt >= 0:
+        return prompt, _number(tail, b'"completion_tokens"', start), _number(tail, b'"cached_tokens"', start)
+    prompt, completion = _number(tail, b'"input_tokens"', start), _number(tail, b'"output_tokens"', start)
+    cached = _number(tail, b'"cached_tokens"', start)
+    if cached < 0:
+        cached = _number(tail, b'"cache_read_input_tokens"', start)
+        if prompt >= 0 and cached >= 0:
+            prompt += cached + max(0, _number(tail, b'"cache_creation_input_tokens"', start))
     return prompt, completion, cached
+
+
+def _number(text: bytes, name: bytes, start: int) -> int:
+    """The last number of that name (in quotes) after ``start``; -1 if there is none."""
+    at = text.rfind(name, start)
+    value = _VALUE.match(text, at + len(name)) if at >= 0 else None
+    return int(value[1]) if value is not None else -1
