@@ -130,6 +130,69 @@ class SimProcess:
             self.kill()
 
 
+class RouterProcess:
+    """``kveik router`` as its own process, to be stopped and killed. It keeps its port and its registry file."""
+
+    def __init__(self, folder: Path, **given: Any) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / f"router-{self.port}.log"
+        given = {"port": self.port, "registry_file": folder / "fleet.json", **given}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+        self._command = [sys.executable, "-m", "kveik.cli.main", "router", *flags]
+        self.start()
+
+    def start(self) -> None:
+        """Start it (again) and wait until it answers."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        wait_until(self._answers, "the router answers", 20)
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            self.get("/health")
+        except OSError:
+            return False
+        return True
+
+    def get(self, path: str) -> dict[str, Any]:
+        """A page as JSON."""
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=5) as answer:
+            document: dict[str, Any] = json.load(answer)
+        return document
+
+    def post(self, path: str, document: dict[str, Any]) -> None:
+        """Send JSON."""
+        body = json.dumps(document).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"{self.url}{path}", body), timeout=5):
+            pass
+
+    def join(self, *engines: SimProcess) -> None:
+        """Have these engines in the fleet, and wait until they are ready."""
+        for engine in engines:
+            self.post("/fleet/engines", {"url": engine.url, "models": ["simulated"], "lease_s": 300})
+        wait_until(lambda: self.states().count("ready") == len(engines), "the engines are ready")
+
+    def states(self) -> list[str]:
+        """The state of each engine."""
+        return [engine["state"] for engine in self.get("/fleet")["engines"]]
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which that share of the values lies."""
     ordered = sorted(values)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 
 import pytest
 
@@ -354,6 +355,28 @@ def test_a_client_of_http10_gets_its_connection_closed() -> None:
             client = await made.client()
             assert (await client.ask(version="1.0", head="connection: keep-alive\r\n")).body == OK
             assert await client.closed()
+
+    run(test)
+
+
+def test_at_the_end_a_slow_client_is_waited_for_until_it_has_its_answer() -> None:
+    async def test() -> None:
+        async with rig(ScriptedEngine(answer(b"y" * 250_000))) as made:
+            slow = await made.client()
+            slow.writer.transport.pause_reading()
+            await until(lambda: bool(made.router._clients), "it is connected")
+            (link,) = made.router._clients
+            assert link.transport is not None
+            link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            slow.send()
+            await until(lambda: bool(made.records), "it is passed on")
+            made.router.drain()
+            await asyncio.sleep(0.05)
+            assert made.router.under_way == 0
+            assert not made.router.at_rest
+            slow.writer.transport.resume_reading()
+            assert (await slow.receive()).body == b"y" * 250_000
+            await until(lambda: made.router.at_rest, "nothing is left")
 
     run(test)
 
