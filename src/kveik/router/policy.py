@@ -1,9 +1,10 @@
 """Which engine gets a request: pure functions over plain values.
 
-All policies keep one promise: no engine gets a request beyond its *bound*, 1.25 times its share of
-all requests in flight, rounded up, plus one (``cache-aware``: beyond that and ``FEW``). Somebody is
-always below the bound, since the bounds together exceed what is in flight. An engine that comes back
-slowly (``share`` below 1) has a smaller share of the load, and its bound is smaller in proportion.
+All policies keep one promise: no engine gets a request beyond its *bound*: more than its share of all
+requests in flight by a quarter or by what chance alone brings about, whichever is more, and one
+(``cache-aware``: beyond that and ``FEW``). Somebody is always below the bound, since the bounds
+together exceed what is in flight. An engine that comes back slowly (``share`` below 1) has a smaller
+share of the load, and a smaller bound.
 
 ``cache-aware`` sends a request where its first token is expected soonest. What an engine would
 compute although another one holds it counts several times, since whoever comes next waits for that too:
@@ -21,12 +22,19 @@ import xxhash
 
 from kveik.router.facts import RequestFacts
 
-#: An engine has at most this many times its fair share of the requests in flight, and one more.
+#: An engine has at most this many times its fair share of the requests in flight, and one more,
 BOUND = 1.25
+#: or so many standard deviations more than its share, and one, if requests came to engines at random. A bound
+#: that chance exceeds again and again copies most prefixes to most engines, however little there is to do.
+DEVIATIONS = 2.5
 #: So few requests in flight do not make an engine busy: ``cache-aware`` copies no prefix because of them.
 FEW = 6
 #: A token that is computed although another engine holds it counts as much as so many that a request waits for.
-COPY_WEIGHT = 3.0
+#: That many: near saturation all who come later wait for it too, and its block displaces another one.
+COPY_WEIGHT = 30.0
+#: How quickly that falls with the part of the engines that do not hold the prefix: a prefix that its bound has
+#: driven to a second and a third engine is in demand, and goes to all of them.
+COPY_FALL = 12
 #: The same where all engines hold the prefix: hardly anything, but of equal engines the longer prefix wins.
 COPY_WEIGHT_MIN = 0.02
 #: ``prefix-hash`` looks at so many blocks, about 250 tokens: the system prompt, or the start of a conversation.
@@ -87,7 +95,8 @@ def copy_weight(holders: int, engines: int) -> float:
     The more hold a prefix, the hotter it has proved to be, and the sooner one more copy pays for itself.
     """
     others = (engines - holders) / max(1, engines - 1)
-    return COPY_WEIGHT * others * others * others + COPY_WEIGHT_MIN
+    weight: float = COPY_WEIGHT * others**COPY_FALL + COPY_WEIGHT_MIN
+    return weight
 
 
 def expected_cost_s(
@@ -122,7 +131,8 @@ def expected_costs_s(candidates: Sequence[Candidate], prompt_tokens: int, costs:
 
 def bound(in_flight: int, share: float, shares: float) -> int:
     """Most requests in flight that one engine may have, when all have ``in_flight`` with the new one."""
-    return math.ceil(BOUND * in_flight * share / shares - 1e-9) + 1
+    fair = in_flight * share / shares
+    return math.ceil(max(BOUND * fair, fair + DEVIATIONS * math.sqrt(fair)) - 1e-9) + 1
 
 
 def within_bound(candidates: Sequence[Candidate]) -> list[Candidate]:
