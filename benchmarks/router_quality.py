@@ -110,7 +110,7 @@ def _workloads(given: argparse.Namespace) -> list[Workload]:
             "shared prefixes",
             f"{shared.tenants} tenants with {shared.context_tokens} tokens of context each, {shared.users} users of "
             f"each with a question of {shared.question_tokens} tokens, asked again and again at random, "
-            f"{shared.per_s:g} requests/s: all of it fills {FILLED:.0%} of the caches",
+            f"{shared.first_per_s:g} requests/s at first and {shared.last_per_s:g} at the end: all of it fills {FILLED:.0%} of the caches",
             EngineSize(1500, blocks),
             shared.schedule(given.seconds, given.seed),
         )

@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, groupby
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -46,7 +46,8 @@ TRACE_BLOCK_TOKENS = 512
 class SharedPrefix:
     """llm-d's workload: tenants with a long context each, and some users of each who ask the same again.
 
-    Lengths in tokens. ``per_s``: requests a second, at random moments.
+    Lengths in tokens. ``first_per_s`` and ``last_per_s``: requests a second at the start and at the end,
+    at random moments; between them the rate rises evenly.
     """
 
     tenants: int = 150
@@ -54,7 +55,8 @@ class SharedPrefix:
     context_tokens: int = 750
     question_tokens: int = 150
     answer_tokens: int = 32
-    per_s: float = 30.0
+    first_per_s: float = 3.0
+    last_per_s: float = 60.0
 
     def distinct_tokens(self) -> int:
         """Prompt tokens that a fleet has to hold to compute nothing twice."""
@@ -63,8 +65,15 @@ class SharedPrefix:
     def schedule(self, seconds: float, seed: int) -> list[Planned]:
         """All requests that are due within ``seconds``."""
         dice = random.Random(seed)
-        gaps_s = (dice.expovariate(self.per_s) for _ in range(math.ceil(self.per_s * seconds * 2)))
-        return [Planned(due_s, self._body(dice)) for due_s in accumulate(gaps_s) if due_s < seconds]
+        planned: list[Planned] = []
+        due_s = 0.0
+        while (due_s := due_s + dice.expovariate(self.per_s(due_s / seconds))) < seconds:
+            planned.append(Planned(due_s, self._body(dice)))
+        return planned
+
+    def per_s(self, part: float) -> float:
+        """The rate after that part of the time."""
+        return self.first_per_s + (self.last_per_s - self.first_per_s) * part
 
     def _body(self, dice: random.Random) -> bytes:
         tenant, user = dice.randrange(self.tenants), dice.randrange(self.users)
