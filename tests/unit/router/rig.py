@@ -8,7 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from kveik.router.choice import Chooser
 
@@ -280,6 +280,14 @@ class Client:
         async with asyncio.timeout(WAIT_S):
             return await self.reader.read() == b""
 
+    def reads(self, *, on: bool) -> None:
+        """Read nothing, or again."""
+        transport = cast(asyncio.Transport, self.writer.transport)
+        if on:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
+
     def leave(self) -> None:
         """Go away at once."""
         reset(self.writer)
@@ -303,6 +311,16 @@ class Rig:
     async def ask(self, body: object = CHAT, **options: Any) -> Response:
         """One request on a connection of its own."""
         return await (await self.client()).ask(body, **options)
+
+    async def slow_client(self) -> Client:
+        """A new connection, the only one, that takes little and reads nothing yet."""
+        client = await self.client()
+        client.reads(on=False)
+        await until(lambda: bool(self.router._clients), "it is connected")
+        (link,) = self.router._clients
+        assert link.transport is not None
+        link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return client
 
     def engine(self, name: str) -> Any:
         """An engine as the router sees it."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 
 import pytest
 
@@ -362,19 +361,14 @@ def test_a_client_of_http10_gets_its_connection_closed() -> None:
 def test_at_the_end_a_slow_client_is_waited_for_until_it_has_its_answer() -> None:
     async def test() -> None:
         async with rig(ScriptedEngine(answer(b"y" * 250_000))) as made:
-            slow = await made.client()
-            slow.writer.transport.pause_reading()
-            await until(lambda: bool(made.router._clients), "it is connected")
-            (link,) = made.router._clients
-            assert link.transport is not None
-            link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            slow = await made.slow_client()
             slow.send()
             await until(lambda: bool(made.records), "it is passed on")
             made.router.drain()
             await asyncio.sleep(0.05)
             assert made.router.under_way == 0
             assert not made.router.at_rest
-            slow.writer.transport.resume_reading()
+            slow.reads(on=True)
             assert (await slow.receive()).body == b"y" * 250_000
             await until(lambda: made.router.at_rest, "nothing is left")
 
@@ -385,7 +379,7 @@ def test_a_client_that_takes_nothing_of_its_answer_does_not_hold_an_engine_for_e
     async def test() -> None:
         async with rig(ScriptedEngine(stream(*[EVENT * 1000] * 400)), client_idle_s=0.3) as made:
             client = await made.client()
-            client.writer.transport.pause_reading()
+            client.reads(on=False)
             client.send({**CHAT, "stream": True})
             await until(lambda: bool(made.records), "it is given up", 5.0)
             assert made.records[0].outcome == "left"

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 from typing import Any
 
 import pytest
@@ -263,18 +262,14 @@ class TestConnections:
         async def test() -> None:
             engine = ScriptedEngine(answer(b"y" * 250_000))
             async with rig(engine) as made:
-                slow = await made.client()
-                slow.writer.transport.pause_reading()
-                await until(lambda: bool(made.router._clients), "it is connected")
-                (link,) = made.router._clients
-                link.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+                slow = await made.slow_client()
                 slow.send()
                 await until(lambda: bool(made.records), "it is passed on")
                 engine.handler = answer(OK)
                 async with asyncio.timeout(2):
                     assert (await made.ask()).body == OK
                 assert engine.connections == 1
-                slow.writer.transport.resume_reading()
+                slow.reads(on=True)
                 assert (await slow.receive()).body == b"y" * 250_000
 
         run(test)
