@@ -88,9 +88,9 @@ def _conditions(kinds: Sequence[RouterKind]) -> dict[str, str]:
     versions = {kind.name: version_of(kind) for kind in kinds}
     return {
         "engines": f"{ENGINES}, {SERVICE_MS} ms a request unless said",
-        "killed": f"{RATE} requests/s; SIGKILL after {FAILS_AFTER_S:g} s, started again {KILLED_FOR_S:g} s later; "
+        "killed": f"{RATE} requests/s; SIGKILL of the engine that got most of them after {FAILS_AFTER_S:g} s, started again {KILLED_FOR_S:g} s later; "
         f"whoever gave it nothing within {BACK_PATIENCE_S:g} s is shown with that",
-        "hangs": f"{RATE} requests/s; after {FAILS_AFTER_S:g} s one engine takes requests and answers none, while its "
+        "hangs": f"{RATE} requests/s; after {FAILS_AFTER_S:g} s the engine that got most takes requests and answers none, while its "
         "/health and /metrics answer; clients give up after 8 s",
         "hot prefix": f"{HOT_CLIENTS} clients, one prompt of 4 KB with unique ends, {HOT_SERVICE_MS} ms a request",
         "groups": f"{GROUPS} different prompts of 4 KB with unique ends at {RATE} requests/s, "
@@ -131,6 +131,10 @@ class Stand:
         """What each engine counted."""
         return [count for engine in self.engines for count in engine.counts()]
 
+    def busiest(self) -> CostlessEngine:
+        """The engine that has got the most requests: its end hurts the most."""
+        return max(self.engines, key=lambda engine: engine.counts()[0].chats)
+
     def load(self, **options: int) -> int:
         """Send requests; how many failed."""
         return run_load(self._programs, self.router.port, **options).failed
@@ -149,7 +153,7 @@ class Stand:
 def _killed(stand: Stand, rounds: dict[str, Round]) -> None:
     wait = stand.begin_load(rate=RATE, requests=REQUESTS, seconds=60)
     time.sleep(FAILS_AFTER_S)
-    engine = stand.engines[1]
+    engine = stand.busiest()
     engine.kill()
     time.sleep(KILLED_FOR_S)
     engine.start()
@@ -166,7 +170,7 @@ def _killed(stand: Stand, rounds: dict[str, Round]) -> None:
 def _hangs(stand: Stand, rounds: dict[str, Round]) -> None:
     wait = stand.begin_load(rate=RATE, requests=REQUESTS, seconds=60, timeout_ms=8000)
     time.sleep(FAILS_AFTER_S)
-    engine = stand.engines[1]
+    engine = stand.busiest()
     engine.set(hang=1)
     began_s = engine.counts()[0].now_s
     lost, slowest_s = wait()
