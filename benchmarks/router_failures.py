@@ -88,10 +88,10 @@ def _conditions(kinds: Sequence[RouterKind]) -> dict[str, str]:
     versions = {kind.name: version_of(kind) for kind in kinds}
     return {
         "engines": f"{ENGINES}, {SERVICE_MS} ms a request unless said",
-        "killed": f"{RATE} requests/s; SIGKILL of the engine that got most of them after {FAILS_AFTER_S:g} s, started again {KILLED_FOR_S:g} s later; "
-        f"whoever gave it nothing within {BACK_PATIENCE_S:g} s is shown with that",
-        "hangs": f"{RATE} requests/s; after {FAILS_AFTER_S:g} s the engine that got most takes requests and answers none, while its "
-        "/health and /metrics answer; clients give up after 8 s",
+        "killed": f"{RATE} requests/s; SIGKILL of the engine that got most of them after {FAILS_AFTER_S:g} s, started "
+        f"again {KILLED_FOR_S:g} s later; who gave it nothing within {BACK_PATIENCE_S:g} s is shown with that",
+        "hangs": f"{RATE} requests/s; after {FAILS_AFTER_S:g} s the engine that got most of them takes requests and "
+        "answers none, while its /health and /metrics answer; clients give up after 8 s",
         "hot prefix": f"{HOT_CLIENTS} clients, one prompt of 4 KB with unique ends, {HOT_SERVICE_MS} ms a request",
         "groups": f"{GROUPS} different prompts of 4 KB with unique ends at {RATE} requests/s, "
         f"{SLOW_SERVICE_MS} ms a request",
