@@ -1,8 +1,9 @@
 """How well routers choose engines: what engines had cached, and how long first tokens took, on simulated engines.
 
 All routers get the same requests at the same moments, one router after the other within each round, in
-front of the same eight engines with empty caches. The engines are `kveik sim-engine`: their prefix caches
-are real and limited, their time is a model, so what is measured is the choices and not the machine.
+front of the same eight engines with empty caches; the workloads run side by side. The engines are
+`kveik sim-engine`: their prefix caches are real and limited, their time is a model, so what is measured is
+the choices and not the machine.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,13 +73,21 @@ def main() -> int:
         folder = Path(name)
         with recorder.writing(_conditions(workloads, kinds), _claims(workloads, kinds)):
             for number in range(given.rounds):
-                for workload in workloads:
-                    units = {workload.group(what): unit for what, unit in UNITS.items()}
-                    with recorder.rounds(units) as rounds, Fleet(workload.size, folder) as fleet:
-                        for kind in kinds:
-                            say(f"round {number + 1}: {workload.name}, {kind.name}")
-                            _add(kind.name, workload, _played(kind, workload, fleet, folder), rounds)
+                say(f"round {number + 1}")
+                units = {workload.group(what): unit for workload in workloads for what, unit in UNITS.items()}
+                with recorder.rounds(units) as rounds, ThreadPoolExecutor(len(workloads)) as side_by_side:
+                    measuring = [side_by_side.submit(_measure, kinds, one, folder, rounds) for one in workloads]
+                    for one in measuring:
+                        one.result()
     return 0
+
+
+def _measure(kinds: Sequence[RouterKind], workload: Workload, folder: Path, rounds: dict[str, Round]) -> None:
+    """All routers under one workload, one after the other."""
+    with Fleet(workload.size, folder) as fleet:
+        for kind in kinds:
+            say(f"{workload.name}: {kind.name}")
+            _add(kind.name, workload, _played(kind, workload, fleet, folder), rounds)
 
 
 def _arguments() -> argparse.Namespace:
@@ -102,19 +112,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _workloads(given: argparse.Namespace) -> list[Workload]:
-    shared = SharedPrefix()
-    tokens = shared.distinct_tokens() + shared.tenants * shared.users * shared.answer_tokens
-    blocks = round(tokens / FILLED / ENGINES / BLOCK_TOKENS)
-    workloads = [
-        Workload(
-            "shared prefixes",
-            f"{shared.tenants} tenants with {shared.context_tokens} tokens of context each, {shared.users} users of "
-            f"each with a question of {shared.question_tokens} tokens, asked again and again at random, "
-            f"{shared.first_per_s:g} requests/s at first and {shared.last_per_s:g} at the end: all of it fills {FILLED:.0%} of the caches",
-            EngineSize(1500, blocks),
-            shared.schedule(given.seconds, given.seed),
-        )
-    ]
+    workloads = [_shared_prefixes(given)]
     for name, scale, size in (
         ("conversation", Scale(lengths=8, requests=2000, seconds=given.seconds), EngineSize(6000, 8192)),
         ("synthetic", Scale(lengths=8, requests=3993, seconds=given.seconds), EngineSize(10_000, 8192)),
@@ -132,6 +130,18 @@ def _workloads(given: argparse.Namespace) -> list[Workload]:
     return workloads
 
 
+def _shared_prefixes(given: argparse.Namespace) -> Workload:
+    shared = SharedPrefix()
+    tokens = shared.distinct_tokens() + shared.tenants * shared.users * shared.answer_tokens
+    about = (
+        f"{shared.tenants} tenants with {shared.context_tokens} tokens of context each, {shared.users} users of each "
+        f"with a question of {shared.question_tokens} tokens, asked again and again at random, {shared.first_per_s:g} "
+        f"requests/s at first and {shared.last_per_s:g} at the end: all of it fills {FILLED:.0%} of all caches"
+    )
+    size = EngineSize(800, round(tokens / FILLED / ENGINES / BLOCK_TOKENS))
+    return Workload("shared prefixes", about, size, shared.schedule(given.seconds, given.seed))
+
+
 def _conditions(workloads: Sequence[Workload], kinds: Sequence[RouterKind]) -> dict[str, str]:
     versions = {kind.name: version_of(kind) for kind in kinds}
     sizes = (
@@ -143,7 +153,8 @@ def _conditions(workloads: Sequence[Workload], kinds: Sequence[RouterKind]) -> d
         **{one.name: one.about for one in workloads},
         "engines": f"{ENGINES} simulated engines (`kveik sim-engine`), empty at the start of each load: "
         + "; ".join(sizes),
-        "routers": "one at a time, with default settings; Kveik alone is its cache-aware policy",
+        "routers": "one at a time in each workload, the workloads side by side; default settings; "
+        "Kveik alone is its cache-aware policy",
         "time to first token": "from the moment at which a request was due to its first token; one that got none "
         f"counts as {PATIENCE_S:g} s",
         "shed": "answered with another status than 200; failed: no whole answer",

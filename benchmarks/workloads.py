@@ -56,7 +56,7 @@ class SharedPrefix:
     question_tokens: int = 150
     answer_tokens: int = 32
     first_per_s: float = 3.0
-    last_per_s: float = 60.0
+    last_per_s: float = 80.0
 
     def distinct_tokens(self) -> int:
         """Prompt tokens that a fleet has to hold to compute nothing twice."""
