@@ -13,6 +13,7 @@ that may run twice, and within the retry budget. How the answer gets to the clie
 
 import asyncio
 import logging
+import re
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Protocol
@@ -30,6 +31,8 @@ from kveik.router.upstream import EngineConnection
 logger = logging.getLogger(__name__)
 
 ERROR_TEXT_BYTES = 4096
+#: The kind of an error, which is a word of the engine's.
+_ERROR_KIND = re.compile(r'"type"\s*:\s*"([A-Za-z_]{1,60})"')
 
 # Looking a member up in its enum costs as much as passing a piece on.
 _MORE, _COMPLETE = Step.MORE, Step.COMPLETE
@@ -227,7 +230,7 @@ class Exchange:
             self._relay.pass_error(evidence.status, answer)
             self._over(keep=self._client.keep_alive)
         else:
-            status, code, message = _in_words(blame, evidence, why)
+            status, code, message = _in_words(blame, evidence, _message_of(evidence.text) or why)
             self.refuse(status, message, code=code)
 
     def refuse(self, status: int, message: str, *, code: str = "", retry_after_s: int = 0) -> None:
@@ -299,7 +302,9 @@ class Exchange:
             connection.release()
         answer = b"".join(self._error)
         text = answer[-ERROR_TEXT_BYTES:].decode("utf8", "replace")
-        self._fail(Evidence(Failure.STATUS, self._status, text), _message_of(answer), answer if whole else b"")
+        self._fail(
+            Evidence(Failure.STATUS, self._status, text), _status_in_words(self._status, text), answer if whole else b""
+        )
 
     # -- ends -----------------------------------------------------------------------------------
 
@@ -377,12 +382,16 @@ class Exchange:
         self.attempt_failed(failure, why)
 
 
-def _message_of(answer: bytes) -> str:
-    """The error text of an engine's answer, short, for logs and events."""
-    body = answer.partition(b"\r\n\r\n")[2]
-    start = body.find(b'"message"')
-    text = body[start : start + 400] if start >= 0 else body[:400]
-    return text.decode("utf8", "replace")
+def _message_of(text: str) -> str:
+    """What an engine's error answer says, short, for the client whose request it is: it may repeat the prompt."""
+    start = max(text.find('"message"'), text.find("\r\n\r\n"))
+    return text[max(start, 0) :][:400].strip()
+
+
+def _status_in_words(status: int, text: str) -> str:
+    """An engine's error answer for logs and for other clients: nothing of what a prompt could stand in."""
+    kind = _ERROR_KIND.search(text)
+    return f"status {status}{f' ({kind[1]})' if kind is not None else ''}"
 
 
 def _in_words(blame: Blame, evidence: Evidence, why: str) -> tuple[int, str, str]:

@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from kveik.router.choice import Chooser
+import uvloop
 
 from kveik.config import RouterSettings
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.lifecycle import State
 from kveik.fleet.membership import Member, Membership
 from kveik.router.care import EngineCare
+from kveik.router.choice import Chooser
 from kveik.router.client_side import ClientConnection
 from kveik.router.core import Router
 from kveik.router.gate import Gate
@@ -31,13 +32,13 @@ WAIT_S = 10.0
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test's coroutine to its end, or fail after a while."""
+    """Run a test's coroutine on the router's kind of loop to its end, or fail after a while."""
 
     async def bounded() -> None:
         async with asyncio.timeout(60):
             await test()
 
-    asyncio.run(bounded())
+    uvloop.run(bounded())
 
 
 async def until(condition: Callable[[], bool], what: str, seconds: float = WAIT_S) -> None:

@@ -397,3 +397,24 @@ class TestSilence:
                 assert made.records[0].first_byte_s > 0.2
 
         run(test)
+
+
+class TestWhatIsTold:
+    @pytest.mark.parametrize("status", [400, 500, 503])
+    def test_an_engines_words_reach_the_client_and_no_log_since_they_may_repeat_the_prompt(
+        self, status: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def test() -> None:
+            body = (
+                b'{"error":{"message":"no such thing: {\'input\': \'my secret\'}","type":"BadThing","code":%d}}'
+                % status
+            )
+            async with rig(ScriptedEngine(answer(body, status=status)), breaker_failures=1) as made:
+                response = await made.ask()
+                assert "my secret" in response.error["message"]
+                await until(lambda: bool(made.records), "the record")
+                assert made.records[0].why == f"status {status} (BadThing)"
+                assert "secret" not in made.engine("a").why
+
+        run(test)
+        assert "secret" not in caplog.text
