@@ -113,10 +113,11 @@ def _arguments() -> argparse.Namespace:
 
 def _workloads(given: argparse.Namespace) -> list[Workload]:
     workloads = [_shared_prefixes(given)]
-    for name, scale, size in (
-        ("conversation", Scale(lengths=8, requests=2000, seconds=given.seconds), EngineSize(6000, 8192)),
-        ("synthetic", Scale(lengths=8, requests=3993, seconds=given.seconds), EngineSize(10_000, 8192)),
+    for name, a_minute, size in (
+        ("conversation", 2000, EngineSize(6000, 8192)),
+        ("synthetic", 3993, EngineSize(10_000, 8192)),
     ):
+        scale = Scale(lengths=8, requests=round(a_minute * given.seconds / 60), seconds=given.seconds)
         path = given.traces / f"{name}_trace.jsonl"
         if not path.exists():
             say(f"the {name} trace is left out: {path} does not exist")

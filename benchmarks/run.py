@@ -29,6 +29,7 @@ BENCHMARKS = {
     "startup": ("startup", VLLM, []),
     "router-speed": ("router_speed", sys.executable, []),
     "router-failures": ("router_failures", sys.executable, []),
+    "router-quality": ("router_quality", sys.executable, []),
 }
 
 

@@ -11,6 +11,8 @@ from benchmarks.result import Claim, Group, Result, Verdict, compared, hit_token
 
 Row = tuple[str, ...]
 SAMPLES_HEADER: Row = ("workload", "what", "median", "lowest", "highest", "samples", "cached tokens")
+#: What a claim takes of a picture's height.
+CLAIM_INCHES = 0.36
 CLAIMS_HEADER: Row = ("workload", "comparison", "median", "lowest", "highest", "rounds", "wanted", "holds")
 
 
@@ -98,8 +100,10 @@ def plot(result: Result, path: Path) -> None:
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure, axes = plt.subplots(figsize=(8, 4.8), layout="constrained")
-    if all(group.tokens for group in result.groups):
+    curves = all(group.tokens for group in result.groups)
+    height = 4.8 if curves else max(4.8, CLAIM_INCHES * len(result.claims))
+    figure, axes = plt.subplots(figsize=(8, height), layout="constrained")
+    if curves:
         _plot_curves(axes, result.groups)
     else:
         _plot_comparisons(axes, result)
