@@ -45,7 +45,7 @@ class Failure(Enum):
     DIED = "died"  # a kept connection ended before any byte, and then no new one could be made
     SILENT = "silent"  # no first byte in time
     STALLED = "stalled"  # no next byte in time
-    MALFORMED = "malformed"  # no HTTP
+    MALFORMED = "malformed"  # no HTTP, or a stream without its end mark
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,7 +293,7 @@ class Exchange:
         if step is Step.MISFIT:
             self._fail(Evidence(Failure.MALFORMED), "the engine answered with something that is no stream")
         else:
-            evidence = Evidence(Failure.CUT, answered=self._relay.begun)
+            evidence = Evidence(Failure.MALFORMED, answered=self._relay.begun)
             self._fail(evidence, "the engine ended the stream without its end mark")
 
     def _error_answer(self, *, whole: bool) -> None:

@@ -346,6 +346,15 @@ class TestDeaths:
 
         run(test)
 
+    def test_streams_without_an_end_mark_are_no_deaths(self) -> None:
+        async def test() -> None:
+            empty = raw(CHUNKED, b"0\r\n\r\n")
+            async with rig(ScriptedEngine(empty), ScriptedEngine(empty), breaker_failures=10) as made:
+                assert (await made.ask(STREAM)).status == 502
+                assert len(made.router.quarantine) == 0
+
+        run(test)
+
 
 class TestSilence:
     def test_an_engine_that_drips_its_answer_is_not_silent(self) -> None:
