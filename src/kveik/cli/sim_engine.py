@@ -99,6 +99,7 @@ def _serve(settings: SimEngineSettings) -> int:
 
 def _render(folder: str) -> "Render":
     from kveik.router.model_folder import Rendering
+    from kveik.router.tokenizer import TokenizerFiles
 
-    rendering = Rendering(Path(folder))
+    rendering = Rendering(Path(folder), TokenizerFiles())
     return lambda path, body: rendering.prompt(path.encode(), body).packed

@@ -90,7 +90,7 @@ def most_allowed(fair: float) -> int:
 
 
 def allowed_anyway(name: str) -> int:
-    return FEW if name == "cache-aware" else 0
+    return int(FEW) if name == "cache-aware" else 0
 
 
 @everything
