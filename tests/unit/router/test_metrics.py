@@ -112,9 +112,10 @@ def test_engines_that_left_are_forgotten_once_there_are_many(monkeypatch: pytest
 
 
 def test_the_state_of_router_and_engines_is_shown_as_it_is_at_the_scrape() -> None:
+    engine = EngineNow("e", "ready", "half-open", 3, 900, 0.25, True)
     now = RouterNow(
-        engines=(EngineNow("e", "ready", "half-open", 3, 900, 0.25, True),), in_flight=5, waiting=2,
-        prefix_index_blocks=7, prefix_index_bytes=700, quarantined=1, refused={"wrong_key": 4}, retries_refused=6, access_lines_dropped=8,
+        engines=(engine,), in_flight=5, waiting=2, prefix_index_blocks=7, prefix_index_bytes=700, quarantined=1,
+        refused={"wrong_key": 4}, retries_refused=6, access_lines_dropped=8,
     )  # fmt: skip
     values = exposed(RouterMetrics(lambda: now))
     expected = {

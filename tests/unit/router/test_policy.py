@@ -86,11 +86,11 @@ facts_of_all_kinds = st.builds(
 
 
 def most_allowed(fair: float) -> int:
-    return math.ceil(max(1.25 * fair, fair + 2.5 * fair**0.5) - 1e-9) + 1
+    return math.ceil(max(1.25 * fair, fair + 2.5 * math.sqrt(fair)) - 1e-9) + 1
 
 
 def allowed_anyway(name: str) -> int:
-    return int(FEW) if name == "cache-aware" else 0
+    return FEW if name == "cache-aware" else 0
 
 
 @everything
