@@ -207,11 +207,8 @@ class Router:
     def _passed_on(self, request: Incoming) -> bytes:
         """The header lines that engines get."""
         lines = b"".join(request.headers)
-        if self.settings.pass_authorization:
-            if request.authorization:
-                lines += b"authorization: %s\r\n" % request.authorization
-            if request.api_key:
-                lines += b"x-api-key: %s\r\n" % request.api_key
+        if request.authorization and self.settings.pass_authorization:
+            lines += b"authorization: %s\r\n" % request.authorization
         return lines
 
     def _not_allowed(

@@ -43,17 +43,6 @@ class TestPassingOn:
 
         run(test)
 
-    def test_credentials_go_to_engines_only_where_that_is_switched_on(self) -> None:
-        async def test() -> None:
-            head = "authorization: Bearer secret\r\nx-api-key: secret\r\n"
-            for passed in (False, True):
-                engine = ScriptedEngine(answer(OK))
-                async with rig(engine, pass_authorization=passed) as made:
-                    await made.ask(head=head)
-                assert ({"authorization", "x-api-key"} <= engine.requests[0].headers.keys()) is passed
-
-        run(test)
-
     def test_the_request_id_is_the_clients_or_a_fresh_one_in_and_out(self) -> None:
         async def test() -> None:
             engine = ScriptedEngine(answer(OK))
