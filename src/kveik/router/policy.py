@@ -26,7 +26,7 @@ from kveik.router.facts import RequestFacts
 BOUND = 1.25
 #: or so many standard deviations more than its share, and one, if requests came to engines at random. A bound
 #: that chance exceeds again and again copies most prefixes to most engines, however little there is to do.
-DEVIATIONS = 2.5
+DEVIATIONS = 3.0
 #: So few requests in flight do not make an engine busy: ``cache-aware`` copies no prefix because of them.
 FEW = 6
 #: A token that is computed although another engine holds it counts as much as so many that a request waits for.
