@@ -18,6 +18,7 @@ from kveik.router.stream import KEEP_ALIVE, TAIL_BYTES, StreamWatch, error_event
 HOLD_MAX_BYTES = 256 << 10
 #: Streams of these paths end with an event by name, or with ``[DONE]``; of others, with the body.
 _NAMED = (b"/responses", b"/messages")
+_BODILESS = (204, 304)
 _MARKED = (b"/chat/completions", b"/completions", *_NAMED)
 
 
@@ -119,7 +120,8 @@ class Relay:
         if self.head_sent:
             return
         if b"\r\ntransfer-encoding:" not in lower:
-            self._framing = _LENGTH if b"\r\ncontent-length:" in lower else _CONNECTION
+            sized = b"\r\ncontent-length:" in lower or self._status in _BODILESS
+            self._framing = _LENGTH if sized else _CONNECTION
         elif self.wants_pieces:
             self._framing = _CONNECTION
             head = _without_framing(head)

@@ -81,6 +81,21 @@ class TestHeads:
 
         run(test)
 
+    @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
+    def test_an_answer_that_has_no_body_keeps_both_connections(self, status: bytes) -> None:
+        async def test() -> None:
+            engine = ScriptedEngine(raw(b"HTTP/1.1 " + status + b"\r\n\r\n"))
+            async with rig(engine) as made:
+                client = await made.client()
+                for _ in range(2):
+                    client.send(b"", method="GET", target="/static")
+                    head = await client.reader.readuntil(b"\r\n\r\n")
+                    assert head.startswith(b"HTTP/1.1 " + status)
+                    assert b"connection:" not in head
+            assert engine.connections == 1
+
+        run(test)
+
     def test_an_engine_of_http10_is_answered_for_in_http11(self) -> None:
         async def test() -> None:
             engine = ScriptedEngine(raw(b"HTTP/1.0 200 OK\r\ncontent-length: 11\r\n\r\n" + OK, end="fin"))
