@@ -133,16 +133,26 @@ def _plot_curves(axes: Any, groups: list[Group]) -> None:
 
 
 def _plot_comparisons(axes: Any, result: Result) -> None:
-    """Each claim on a line of its own: all rounds as dots, their median, and the bound."""
-    for line, claim in enumerate(result.claims):
-        values = compared(result.group(claim.group), claim)
+    """Each claim on a line of its own: all rounds as dots, their median, and the bound.
+
+    Where values of several units stand among them, all are shown as multiples of their bounds.
+    """
+    relative = any(claim.kind == "value" for claim in result.claims)
+    claims = [claim for claim in result.claims if claim.bound or not relative]
+    for line, claim in enumerate(claims):
+        scale = claim.bound if relative else 1.0
+        values = [value / scale for value in compared(result.group(claim.group), claim)]
         axes.plot(values, [line] * len(values), "o", color="tab:blue", alpha=0.4)
         axes.plot([median(values)], [line], "|", color="black", markersize=22)
-        axes.plot([claim.bound], [line], "x", color="tab:red", markersize=9)
-    names = [
-        f"{claim.group}\n{comparison(claim)}{'' if claim.kind == 'ratio' else f', {result.group(claim.group).unit}'}"
-        for claim in result.claims
-    ]
+        axes.plot([claim.bound / scale], [line], "x", color="tab:red", markersize=9)
+    names = [f"{claim.group}\n{comparison(claim)}, {claim.direction}{_bound(claim, result)}" for claim in claims]
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlabel("dots: rounds, line: their median, cross: the bound")
+    axes.set_xlabel(f"dots: rounds, line: their median, cross: the bound{', of which all are multiples' * relative}")
+    if relative:
+        axes.set_xscale("log")
+
+
+def _bound(claim: Claim, result: Result) -> str:
+    unit = "" if claim.kind == "ratio" else f" {result.group(claim.group).unit}"
+    return f" {claim.bound:g}{unit}"
