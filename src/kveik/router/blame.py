@@ -124,7 +124,8 @@ def _judge_status(evidence: Evidence, repeatable: bool) -> Verdict:
 #: Requests that only compute: running one twice costs time and nothing else.
 _REPEATABLE = re.compile(
     rb"^(?:/v\d+)?/(?:chat/completions|completions|responses|messages|embeddings|rerank|score|pooling|classify|"
-    rb"tokenize|detokenize|audio/(?:transcriptions|translations|speech)|images/generations|messages/count_tokens)(?:/render)?/?(?:\?|$)"
+    rb"tokenize|detokenize|audio/(?:transcriptions|translations|speech)|images/generations|"
+    rb"messages/count_tokens)(?:/render)?/?(?:\?|$)"
 )
 
 

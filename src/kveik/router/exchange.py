@@ -203,7 +203,8 @@ class Exchange:
             self._let_go()
             self.refuse(422, refusal, code="request_quarantined")
             return
-        self.excluded |= 1 << engine.slot
+        if engine.state != "gone":  # else another engine may have its slot
+            self.excluded |= 1 << engine.slot
         if verdict.elsewhere and not self._relay.begun and self._router.may_retry(self):
             self._status, self._error = 0, []
             self._relay.reset()

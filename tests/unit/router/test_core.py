@@ -223,3 +223,20 @@ def test_an_engine_is_not_out_for_ever_if_trying_it_out_failed_in_the_router() -
             await until(lambda: bool(made.engine("a").takes_requests), "it is back")
 
     run(test)
+
+
+def test_an_engine_that_takes_anothers_place_serves_what_that_one_had() -> None:
+    async def test() -> None:
+        old, successor = ScriptedEngine(hang), ScriptedEngine(answer(OK), name="a")
+        async with rig(old) as made:
+            asked = asyncio.ensure_future(made.ask())
+            await until(lambda: bool(old.requests), "it is under way")
+            await successor.start()
+            made.join(successor)
+            assert made.engine("a").in_flight == 0
+            await old.stop()
+            assert (await asked).body == OK
+            assert made.engine("a").breaker.failures_in_a_row == 0
+            await successor.stop()
+
+    run(test)
