@@ -16,8 +16,9 @@ from kveik.router.incoming import NOT_PASSED_ON, Incoming, RefusedRequestError
 
 logger = logging.getLogger(__name__)
 
-#: Requests of one connection that may wait for their turn (HTTP pipelining); more are not read.
+#: Requests of one connection that may wait for their turn (HTTP pipelining), by number and size; more are not read.
 PIPELINED_MAX = 8
+PIPELINED_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +168,15 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._answer is None and self._refusal is not None:
             self._say_refusal(*self._refusal)
-        elif len(self._waiting) > PIPELINED_MAX:
+        elif self._crowded:
             self.transport.pause_reading()
         self._ask_for_body()
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether enough waits."""
+        waiting = self._waiting
+        return len(waiting) > PIPELINED_MAX or sum(request.body_bytes for request in waiting) > PIPELINED_MAX_BYTES
 
     def eof_received(self) -> bool:
         """The client sends no more: it has left, as far as an HTTP server can know."""
@@ -312,7 +319,7 @@ class ClientConnection(asyncio.Protocol):
         self._since_s = self._time()
         if self._waiting or self._reading is not None or self._refusal is not None:
             self._go_on()
-            if self.transport is not None and len(self._waiting) <= PIPELINED_MAX:
+            if self.transport is not None and not self._crowded:
                 self.transport.resume_reading()
 
     def cut(self) -> None:

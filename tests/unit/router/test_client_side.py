@@ -300,6 +300,30 @@ def test_what_is_asked_before_something_wrong_is_answered_first() -> None:
     run(test)
 
 
+def test_large_requests_behind_one_that_is_under_way_are_not_all_read() -> None:
+    async def test() -> None:
+        go = asyncio.Event()
+
+        async def handle(seen: object, writer: asyncio.StreamWriter) -> None:
+            await go.wait()
+            await answer(OK)(seen, writer)  # type: ignore[arg-type]
+
+        async with rig(ScriptedEngine(handle)) as made:
+            client = await made.client()
+            large = request(b'{"model":"m","prompt":"' + b"x" * 5_000_000 + b'"}')
+            client.writer.write(request() + large * 4)
+            await until(lambda: made.router.under_way == 1, "the first one is under way")
+            (link,) = made.router._clients
+            await until(lambda: bool(link._waiting), "one waits")
+            await asyncio.sleep(0.2)
+            assert len(link._waiting) == 1
+            go.set()
+            for _ in range(5):
+                assert (await client.receive()).body == OK
+
+    run(test)
+
+
 def test_the_word_to_go_on_waits_for_the_answer_that_is_under_way() -> None:
     async def test() -> None:
         go = asyncio.Event()
