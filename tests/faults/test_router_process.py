@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
 import random
 import signal
@@ -96,6 +97,23 @@ def test_a_router_that_is_told_to_stop_finishes_its_streams_also_to_slow_readers
             assert one.result().rstrip().endswith(b"data: [DONE]")
         assert slow.result().endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
         assert router.process.wait(10) == 0
+
+
+def test_a_router_that_is_told_to_stop_twice_stops_at_once(
+    fleet: Callable[..., tuple[RouterProcess, list[SimProcess]]],
+) -> None:
+    router, engines = fleet(1, 0.05)
+    with ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(ask, router.url, stream=True, max_tokens=1000)
+        wait_until(lambda: running(engines[0]) == 1, "it is under way")
+        router.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert router.process.poll() is None
+        router.process.send_signal(signal.SIGTERM)
+        assert router.process.wait(2) == 130
+        with pytest.raises((OSError, http.client.HTTPException)):
+            stream.result()
+    wait_until(lambda: running(engines[0]) == 0, "the engine does not work on", 2.0)
 
 
 def read_slowly(port: int) -> bytes:
