@@ -1,10 +1,9 @@
 """Which engine gets a request: pure functions over plain values.
 
-All policies keep one promise: no engine gets a request beyond its *bound*: more than its share of all
-requests in flight by a quarter or by what chance alone brings about, whichever is more, and one
-(``cache-aware``: beyond that and ``FEW``). Somebody is always below the bound, since the bounds
-together exceed what is in flight. An engine that comes back slowly (``share`` below 1) has a smaller
-share of the load, and a smaller bound.
+All policies keep one promise: no engine gets a request beyond its *bound*: a quarter more than its share of
+all requests in flight, or what chance explains beside what the others have, whichever is more, and one
+(``cache-aware``: beyond that and ``FEW``). The engine with the least is always below its bound. An engine
+that comes back slowly (``share`` below 1) has a smaller share of the load, and a smaller bound.
 
 ``cache-aware`` sends a request where its first token is expected soonest. What an engine would
 compute although another one holds it counts several times, since whoever comes next waits for that too:
@@ -24,9 +23,10 @@ from kveik.router.facts import RequestFacts
 
 #: An engine has at most this many times its fair share of the requests in flight, and one more,
 BOUND = 1.25
-#: or so many standard deviations more than its share, and one, if requests came to engines at random. A bound
-#: that chance exceeds again and again copies most prefixes to most engines, however little there is to do.
-DEVIATIONS = 3.0
+#: or so many standard deviations more than the others have, and one, if requests came to engines at random. A bound
+#: that chance exceeds again and again copies most prefixes to most engines, however little there is to do. It is
+#: the others that are looked at: where nearly all that is in flight wants one prefix, they have little, and it spreads.
+DEVIATIONS = 4.0
 #: So few requests in flight do not make an engine busy: ``cache-aware`` copies no prefix because of them.
 FEW = 6
 #: A token that is computed although another engine holds it counts as much as so many that a request waits for.
@@ -129,17 +129,21 @@ def expected_costs_s(candidates: Sequence[Candidate], prompt_tokens: int, costs:
     }
 
 
-def bound(in_flight: int, share: float, shares: float) -> int:
-    """Most requests in flight that one engine may have, when all have ``in_flight`` with the new one."""
-    fair = in_flight * share / shares
-    return math.ceil(max(BOUND * fair, fair + DEVIATIONS * math.sqrt(fair)) - 1e-9) + 1
+def bound(in_flight: int, own: int, share: float, shares: float) -> int:
+    """Most requests in flight that one engine may have, when all have ``in_flight`` with the new one.
+
+    What chance explains is measured by what the other engines have, beside the ``own`` ones of this engine.
+    """
+    fair, rest = in_flight * share / shares, shares - share
+    others = (in_flight - own) * share / rest if rest > 0 else fair
+    return math.ceil(max(BOUND * fair, others + DEVIATIONS * math.sqrt(others)) - 1e-9) + 1
 
 
 def within_bound(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The engines that one more request doesn't bring above their bound: never none."""
     in_flight = 1 + sum(candidate.in_flight for candidate in candidates)
     shares = sum(candidate.share for candidate in candidates)
-    return [c for c in candidates if c.in_flight < bound(in_flight, c.share, shares)]
+    return [c for c in candidates if c.in_flight < bound(in_flight, c.in_flight, c.share, shares)]
 
 
 def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
@@ -165,7 +169,7 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
         cost_s = expected_cost_s(candidate, prompt_tokens, held, weight, rate, costs)
         if cost_s < least_s or (cost_s == least_s and candidate.order < best.order):
             best, least_s = candidate, cost_s
-    if best.in_flight >= FEW and best.in_flight >= bound(in_flight, best.share, shares):
+    if best.in_flight >= FEW and best.in_flight >= bound(in_flight, best.in_flight, best.share, shares):
         costs_s = expected_costs_s(candidates, facts.prompt_tokens, costs)
         best = min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
     if held > best.cached_tokens:

@@ -85,8 +85,8 @@ facts_of_all_kinds = st.builds(
 )
 
 
-def most_allowed(fair: float) -> int:
-    return math.ceil(max(1.25 * fair, fair + 3.0 * math.sqrt(fair)) - 1e-9) + 1
+def most_allowed(fair: float, others: float) -> int:
+    return math.ceil(max(1.25 * fair, others + 4.0 * math.sqrt(others)) - 1e-9) + 1
 
 
 def allowed_anyway(name: str) -> int:
@@ -101,8 +101,10 @@ def test_every_policy_chooses_a_candidate_within_its_bound(
     choice = POLICIES[name](candidates, facts, COSTS)
     chosen = {c.slot: c for c in candidates}[choice.slot]
     in_flight = sum(c.in_flight for c in candidates) + 1
-    fair = in_flight * chosen.share / sum(c.share for c in candidates)
-    assert chosen.in_flight + 1 <= max(most_allowed(fair), allowed_anyway(name))
+    shares = sum(c.share for c in candidates)
+    fair, rest = in_flight * chosen.share / shares, shares - chosen.share
+    others = (in_flight - chosen.in_flight) * chosen.share / rest if len(candidates) > 1 else fair
+    assert chosen.in_flight + 1 <= max(most_allowed(fair, others), allowed_anyway(name))
     assert choice.expected_cached_tokens == chosen.cached_tokens
     assert 0 <= choice.expected_compute_tokens <= facts.prompt_tokens
     assert choice.reason
@@ -133,10 +135,16 @@ def test_somebody_is_always_within_the_bound(candidates: list[Candidate]) -> Non
     assert within_bound(candidates)
 
 
-@pytest.mark.parametrize(("fair", "most"), [(1, 5), (4, 11), (9, 19), (25, 41), (100, 131), (400, 501)])
+@pytest.mark.parametrize(("fair", "most"), [(1, 6), (4, 13), (9, 22), (25, 46), (100, 141), (400, 501)])
 def test_the_bound_is_what_chance_brings_about_or_a_quarter_above_the_mean_and_one(fair: int, most: int) -> None:
-    assert bound(8 * fair, 1.0, 8.0) == most
-    assert bound(8 * fair, 0.5, 4.0) == most, "half engines have half of the load"
+    assert bound(8 * fair, fair, 1.0, 8.0) == most
+    assert bound(8 * fair, fair, 0.5, 4.0) == most, "half engines have half of the load"
+
+
+def test_the_bound_is_tight_where_one_engine_has_nearly_all() -> None:
+    assert bound(8, 7, 1.0, 8.0) < bound(8, 1, 1.0, 8.0)
+    assert bound(32, 31, 1.0, 8.0) == 6, "ceil(1.25 x 4) + 1"
+    assert bound(5, 4, 1.0, 1.0) > 4, "an engine alone takes all"
 
 
 def test_requests_of_one_hot_prefix_stay_within_the_bound_as_they_pile_up() -> None:
@@ -145,15 +153,16 @@ def test_requests_of_one_hot_prefix_stay_within_the_bound_as_they_pile_up() -> N
         candidates[3].cached_tokens = 4000
         for sent in range(1, 65):
             choice = policy(candidates, prompt(session="one", keys=[5]), COSTS)
-            candidates[choice.slot].in_flight += 1
-            candidates[choice.slot].order = 100 + sent
-            most = max(most_allowed(sent / 8), allowed_anyway(name))
-            assert max(c.in_flight for c in candidates) <= most, name
+            chosen = candidates[choice.slot]
+            others = (sent - chosen.in_flight) / 7
+            chosen.in_flight += 1
+            chosen.order = 100 + sent
+            assert chosen.in_flight <= max(most_allowed(sent / 8, others), allowed_anyway(name)), name
 
 
 def test_a_few_requests_in_flight_do_not_copy_a_prefix() -> None:
     holder, others = engine(0, cached_tokens=1000, in_flight=FEW - 1), [engine(slot) for slot in range(1, 8)]
-    assert bound(FEW, 1.0, 8.0) < FEW
+    assert bound(FEW, FEW - 1, 1.0, 8.0) < FEW
     assert cache_aware([holder, *others], prompt(1000), COSTS).slot == 0
     holder.in_flight = FEW
     assert cache_aware([holder, *others], prompt(1000), COSTS).reason == "spread"
