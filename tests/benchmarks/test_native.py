@@ -1,6 +1,8 @@
 """The engines and clients in C count and measure what they say they do."""
 
+import json
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +77,18 @@ def test_a_killed_engine_loses_what_it_had_and_refuses_the_rest(programs: Progra
     assert report.cut
     assert report.refused
     assert report.answered + report.failed == 60
+
+
+def test_prompts_that_begin_alike_have_tokens_that_begin_alike(engine: CostlessEngine) -> None:
+    def tokens(prompt: str) -> list[int]:
+        body = json.dumps({"prompt": prompt}).encode()
+        answer = json.load(urllib.request.urlopen(f"{engine.urls[0]}/tokenize", data=body))
+        assert answer["count"] == len(answer["tokens"]) == len(body) // 4
+        return list(answer["tokens"])
+
+    one, other = tokens("river stone lantern"), tokens("river stone orchard")
+    assert one[:5] == other[:5]
+    assert one[6:] != other[6:]
 
 
 def test_counts_begin_anew_after_a_reset(programs: Programs, engine: CostlessEngine) -> None:
