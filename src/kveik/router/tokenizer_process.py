@@ -4,6 +4,7 @@ The calls block, and are for threads. The process starts with the first call and
 router; if it dies, the call under way fails and the next one starts it again.
 """
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -131,5 +132,6 @@ class TokenizerProcess:
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                pipe.close()
+                with contextlib.suppress(OSError):  # what was not written yet is for nobody
+                    pipe.close()
         self._process = None
