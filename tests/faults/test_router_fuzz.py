@@ -394,4 +394,7 @@ def test_the_fleets_pages_answer_in_json_and_never_fail(admin: Fleet, method: by
     assert got.startswith(b"HTTP/1.1 ")
     assert int(got[9:12]) < 500, got
     body = got.partition(b"\r\n\r\n")[2]
-    assert body == b"" if method == b"HEAD" else json.loads(body)
+    if method == b"HEAD":
+        assert body == b""
+    else:
+        assert isinstance(json.loads(body), dict | list)
