@@ -5,6 +5,8 @@ turns within one run, so that the ratios do not depend on what else the machine 
 
     copy              numpy.copyto between two private buffers
     copy into shm     the same into shared memory, which usually has no huge pages
+    ..., with digest  and the digest of what was copied: what a put cannot do without
+    reserve, commit   a put without its copying: what the agent and the way to it cost
     put               reserve, copy into the slot, digest of the slot, commit; as the connector does it: in
                       steps, and the agent reserves the next step and publishes the last one meanwhile
     get               read, copy out of the slot, digest of the copy, release
@@ -112,8 +114,20 @@ class BlockPath:
         for target, source in zip(self._shared, self._sources, strict=True):
             np.copyto(target, source)
 
+    def copy_with_digest(self) -> None:
+        """Copies into shared memory with their digests, without any agent."""
+        for target, source in zip(self._shared, self._sources, strict=True):
+            copy_and_digest(target.data, source.data)
+
+    def reserve_and_commit(self) -> None:
+        """A put of blocks that nobody fills."""
+        self._put(lambda reserved, first, index: (index - first, bytes(16)), map)
+
     def put(self, spread: Spread = map) -> None:
         """Store all blocks under fresh keys."""
+        self._put(self._write, spread)
+
+    def _put(self, write: Callable[[Reserved, int, int], tuple[int, bytes]], spread: Spread) -> None:
         self.keys = [BlockKey.of(NAMESPACE, os.urandom(32)) for _ in self._sources]
         steps = [range(start, min(start + self.step, len(self.keys))) for start in range(0, len(self.keys), self.step)]
         reserving = [self._reserve(steps[0])]
@@ -122,7 +136,7 @@ class BlockPath:
             if number + 1 < len(steps):
                 reserving.append(self._reserve(steps[number + 1]))
             reserved = self._client.wait(reserving[number], Reserved, Deadline.after(30))
-            digests = list(spread(partial(self._write, reserved, step.start), step))
+            digests = list(spread(partial(write, reserved, step.start), step))
             publishing.append(self._client.submit_commit(reserved.lease, digests, 30))
         for future in publishing:
             self._client.wait(future, Committed, Deadline.after(30))
@@ -163,6 +177,8 @@ def measure(path: BlockPath, rounds: int) -> dict[str, Timing]:
         ways: dict[str, Callable[[], None]] = {
             "copy": path.copy,
             "copy into shm": path.copy_into_shared_memory,
+            "copy into shm, with digest": path.copy_with_digest,
+            "reserve, commit": path.reserve_and_commit,
             "put": path.put,
             "get": path.get,
             "put, 2 threads": lambda: path.put(two.map),

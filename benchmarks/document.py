@@ -106,6 +106,8 @@ def _agent_section(measured: dict[str, Any]) -> str:
             "",
             "Blocks through client and arena, digest included, against a plain memory copy of one thread.",
             "Rows with 2 threads copy on one core and digest on another, so they use more than the copy does.",
+            "The copy with its digest, and reserve and commit without any copying, are the parts of a put;",
+            "of the second, a put hides what the agent does while blocks are copied.",
             "",
             f"- batch: {measured['blocks']} blocks of {measured['block_bytes'] / (1 << 20):g} MiB",
             f"- machine: {_machine(machine)}",

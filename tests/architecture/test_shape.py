@@ -33,7 +33,7 @@ MAY_CATCH_EVERYTHING = {
 }
 VAGUE_NAMES = re.compile(r"(^|_)(utils?|common|managers?|helpers?|v1|new|misc|base_?class)(_|$)")
 
-TEST_LINES_PER_SOURCE_LINE = 0.92
+TEST_LINES_PER_SOURCE_LINE = 1.0
 
 
 def parse(file: Path) -> ast.Module:
@@ -147,7 +147,7 @@ def test_every_package_has_unit_tests() -> None:
 
 
 def test_tests_keep_up_with_the_source() -> None:
-    """The aim is as many lines of tests as of source; this is the floor below which a change must not lead."""
+    """At least as many lines of tests as of source."""
     source = sum(map(code_lines, FILES))
     tests = sum(map(code_lines, (ROOT / "tests").rglob("*.py")))
     assert tests >= TEST_LINES_PER_SOURCE_LINE * source
