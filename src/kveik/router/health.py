@@ -8,16 +8,15 @@ engine whose breaker is open gets one small request at the end of each pause.
 
 import asyncio
 import json
-import logging
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+from kveik.engine import json_shape as shape
 from kveik.errors import EngineError
 from kveik.router.engines import EngineView
 from kveik.router.fetch import fetch
 from kveik.router.upstream import EnginePool
-
-logger = logging.getLogger(__name__)
 
 #: Between two readings of an engine's counters; both within one deadline.
 LOOK_PAUSE_S = 0.4
@@ -62,11 +61,11 @@ async def _progress(pool: EnginePool) -> list[bytes] | None:
 async def read_models(pool: EnginePool, deadline_s: float) -> list[dict[str, Any]]:
     """The engine's model cards. Raises :class:`EngineError` if it does not list any."""
     status, body = await fetch(pool, b"GET", b"/v1/models", deadline_s=deadline_s)
-    try:
-        cards = json.loads(body)["data"] if status == 200 else []
-        cards = [card for card in cards if isinstance(card, dict) and isinstance(card.get("id"), str)]
-    except (ValueError, KeyError, TypeError) as error:
-        raise EngineError(f"its /v1/models is no list of models: {body[:80]!r}") from error
+    listed: Sequence[Any] = []
+    if status == 200:
+        document = shape.mapping(shape.parsed(body, "its /v1/models"), "its /v1/models")
+        listed = shape.sequence(document.get("data"), "data of its /v1/models")
+    cards = [card for card in listed if isinstance(card, dict) and isinstance(card.get("id"), str)]
     if not cards:
         raise EngineError(f"its /v1/models lists no model (status {status})")
     return cards
