@@ -26,14 +26,19 @@ def parser(text: str, *, rounds: int, engine_environment: str = ".venv-vllm") ->
     options.add_argument("--model", type=Path, default=model, help="model folder")
     options.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     options.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)), help="core that engines compute on")
-    options.add_argument("--rounds", type=int, default=rounds, help="rounds; claims are judged on their median")
     options.add_argument("--seed", type=int, default=1, help="of the prompts")
+    recorder_options(options, rounds)
+    return options
+
+
+def recorder_options(options: argparse.ArgumentParser, rounds: int) -> None:
+    """The options that a :class:`Recorder` reads, and the number of rounds."""
+    options.add_argument("--rounds", type=int, default=rounds, help="rounds; claims are judged on their median")
     options.add_argument("--json", type=Path, help="file for the result")
     options.add_argument("--plot", type=Path, help="PNG file for a picture of it")
     options.add_argument(
         "--wait-quiet", type=float, default=0.0, metavar="SECONDS", help="wait this long before each round for others"
     )
-    return options
 
 
 def lengths_option(options: argparse.ArgumentParser, lengths: Sequence[int] = LENGTHS) -> None:

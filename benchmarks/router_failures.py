@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.native import CostlessEngine, Counts, Programs, begin_load, report_of, run_load
-from benchmarks.options import Recorder, say
+from benchmarks.options import Recorder, recorder_options, say
 from benchmarks.result import BenchmarkError, Claim, Round
 from benchmarks.routers import KINDS, KVEIK, RouterKind, RunningRouter, chosen, version_of
 
@@ -77,10 +77,7 @@ def _arguments() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--engine-python", default=sys.executable, help=argparse.SUPPRESS)
     options.add_argument("--routers", nargs="+", default=[], choices=[kind.name for kind in KINDS], help="only these")
-    options.add_argument("--rounds", type=int, default=2, help="rounds; claims are judged on their median")
-    options.add_argument("--json", type=Path, help="file for the result")
-    options.add_argument("--plot", type=Path, help="PNG file for a picture of it")
-    options.add_argument("--wait-quiet", type=float, default=0.0, metavar="SECONDS", help="wait for others so long")
+    recorder_options(options, rounds=2)
     return options.parse_args()
 
 

@@ -20,7 +20,7 @@ from typing import Self
 from benchmarks.machine import ROOT
 from benchmarks.native import wait_ready
 from benchmarks.open_loop import Played, play
-from benchmarks.options import Recorder, say
+from benchmarks.options import Recorder, recorder_options, say
 from benchmarks.result import Claim, Round
 from benchmarks.routers import KINDS, KVEIK, POLICIES, RouterKind, RunningRouter, chosen, version_of
 from benchmarks.workloads import MODEL, Planned, Scale, SharedPrefix, read_trace, schedule_of
@@ -103,11 +103,8 @@ def _arguments() -> argparse.Namespace:
         "FAST25-release/traces); without them only the shared prefixes are measured",
     )
     options.add_argument("--seconds", type=float, default=60.0, help="length of each load")
-    options.add_argument("--rounds", type=int, default=1, help="rounds; claims are judged on their median")
     options.add_argument("--seed", type=int, default=1, help="of the moments and the order of shared prefixes")
-    options.add_argument("--json", type=Path, help="file for the result")
-    options.add_argument("--plot", type=Path, help="PNG file for a picture of it")
-    options.add_argument("--wait-quiet", type=float, default=0.0, metavar="SECONDS", help="wait for others so long")
+    recorder_options(options, rounds=1)
     return options.parse_args()
 
 

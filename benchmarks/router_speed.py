@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.native import CostlessEngine, LoadReport, Programs, run_load
-from benchmarks.options import Recorder, say
+from benchmarks.options import Recorder, recorder_options, say
 from benchmarks.result import BenchmarkError, Claim, Round
 from benchmarks.routers import KINDS, KVEIK, RouterKind, RunningRouter, chosen, version_of
 
@@ -92,11 +92,8 @@ def _arguments() -> argparse.Namespace:
     options.add_argument("--routers", nargs="+", default=[], choices=[kind.name for kind in KINDS], help="only these")
     options.add_argument("--router-core", type=int, default=0, help="core of the router")
     options.add_argument("--core", type=int, default=1, help="core of engines and clients")
-    options.add_argument("--rounds", type=int, default=3, help="rounds; claims are judged on their median")
     options.add_argument("--seconds", type=int, default=2, help="length of each load")
-    options.add_argument("--json", type=Path, help="file for the result")
-    options.add_argument("--plot", type=Path, help="PNG file for a picture of it")
-    options.add_argument("--wait-quiet", type=float, default=0.0, metavar="SECONDS", help="wait for others so long")
+    recorder_options(options, rounds=3)
     return options.parse_args()
 
 

@@ -1,13 +1,13 @@
 """Engines and registries that tests of the fleet share."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.router.fleet_api import FleetAdmin
+from tests.pages import serving
 
 
 def engine(number: int = 1, **fields: Any) -> EngineAnnouncement:
@@ -35,12 +35,5 @@ def served(admin: FleetAdmin, port: int = 0) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             """Tests show what they need to."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler, port) as url:
+        yield url

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -85,27 +85,27 @@ class RouterThread:
         return dict(found)
 
 
-class SimProcess:
-    """``kveik sim-engine`` as its own process, to be stopped and killed."""
+class CommandProcess:
+    """A command of ``kveik`` that serves, as its own process on a port that it keeps; to be stopped and killed."""
 
-    def __init__(self, folder: Path, **given: Any) -> None:
+    def __init__(self, folder: Path, command: str, given: Mapping[str, Any]) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = folder / f"sim-{self.port}.log"
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        self._command = [sys.executable, "-m", "kveik.cli.main", "sim-engine", f"--port={self.port}", *flags]
+        self.log = folder / f"{command}-{self.port}.log"
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in {"port": self.port, **given}.items()]
+        self._command = [sys.executable, "-m", "kveik.cli.main", command, *flags]
         self.start()
 
     def start(self) -> None:
         """Start it (again) and wait until it answers."""
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        wait_until(self._answers, "the simulated engine answers", 20)
+        wait_until(self._answers, f"{self._command[3]} answers", 20)
 
     def _answers(self) -> bool:
-        assert self.process.poll() is None, self._log.read_text()
+        assert self.process.poll() is None, self.log.read_text()
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -130,31 +130,18 @@ class SimProcess:
             self.kill()
 
 
-class RouterProcess:
-    """``kveik router`` as its own process, to be stopped and killed. It keeps its port and its registry file."""
+class SimProcess(CommandProcess):
+    """``kveik sim-engine``."""
 
     def __init__(self, folder: Path, **given: Any) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.log = folder / f"router-{self.port}.log"
-        given = {"port": self.port, "registry_file": folder / "fleet.json", **given}
-        flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
-        self._command = [sys.executable, "-m", "kveik.cli.main", "router", *flags]
-        self.start()
+        super().__init__(folder, "sim-engine", given)
 
-    def start(self) -> None:
-        """Start it (again) and wait until it answers."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        wait_until(self._answers, "the router answers", 20)
 
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, self.log.read_text()
-        try:
-            self.get("/health")
-        except OSError:
-            return False
-        return True
+class RouterProcess(CommandProcess):
+    """``kveik router``. It keeps its registry file, too."""
+
+    def __init__(self, folder: Path, **given: Any) -> None:
+        super().__init__(folder, "router", {"registry_file": folder / "fleet.json", **given})
 
     def get(self, path: str) -> dict[str, Any]:
         """A page as JSON."""
@@ -177,20 +164,6 @@ class RouterProcess:
     def states(self) -> list[str]:
         """The state of each engine."""
         return [engine["state"] for engine in self.get("/fleet")["engines"]]
-
-    def kill(self) -> None:
-        """kill -9."""
-        self.process.kill()
-        self.process.wait(timeout=10)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.process.poll() is None:
-            self.kill()
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -546,15 +546,20 @@ def load(
     return cls(**values)
 
 
-def _from_file(file: Path | None, section: str) -> Mapping[str, Any]:
-    if file is None:
-        return {}
+def read_toml(file: Path) -> dict[str, Any]:
+    """A whole configuration file. Raises :class:`ConfigError` if it cannot be read or is no TOML."""
     try:
-        document = tomllib.loads(file.read_text(encoding="utf8"))
+        return tomllib.loads(file.read_text(encoding="utf8"))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
+
+
+def _from_file(file: Path | None, section: str) -> Mapping[str, Any]:
+    if file is None:
+        return {}
+    document = read_toml(file)
     unknown = sorted(document.keys() - SECTIONS.keys() - set(TABLE_LISTS))
     if unknown:
         raise ConfigError(f"{file}: unknown section {unknown[0]!r}; known are {', '.join(SECTIONS)}")

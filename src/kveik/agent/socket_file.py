@@ -10,6 +10,7 @@ import struct
 from pathlib import Path
 
 from kveik.errors import AgentError
+from kveik.private_folder import prepare_private_folder
 
 _MAX_PATH_BYTES = 107  # sun_path of struct sockaddr_un, without its final zero
 
@@ -25,7 +26,7 @@ class SocketFile:
         if len(os.fsencode(path)) > _MAX_PATH_BYTES - len(".starting"):
             raise AgentError(f"the socket path {path} is too long for a Unix socket; set a shorter agent.socket")
         self.path = path
-        _prepare_folder(Path(path).parent)
+        prepare_private_folder(Path(path).parent, "the agent's socket", "agent.socket", AgentError)
         self._lock = _lock(path)
         try:
             self.sock = _bind(path)
@@ -53,20 +54,6 @@ def peer_of(sock: socket.socket) -> tuple[int, int]:
     size = struct.calcsize("3i")
     pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return pid, uid
-
-
-def _prepare_folder(folder: Path) -> None:
-    """Make the folder, for this user only; one that others may write into is refused."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        raise AgentError(f"cannot use the folder {folder} for the agent's socket: {error.strerror}") from error
-    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if status.st_uid not in (os.geteuid(), 0) or (shared and not status.st_mode & stat.S_ISVTX):
-        raise AgentError(
-            f"the folder {folder} of the agent's socket can be changed by other users; set another agent.socket"
-        )
 
 
 def _lock(path: str) -> int:

@@ -6,13 +6,13 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
 
 from kveik.agent.node import NodeAgent
-from kveik.config import AgentSettings, load, rows
+from kveik.cli.settings_flags import add_settings, given_settings, log_to_stderr
+from kveik.config import AgentSettings, load
 from kveik.errors import ConfigError, KveikError
 from kveik.records import Record
 from kveik.telemetry.logs import LogStates
@@ -40,27 +40,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: one flag for each setting of the agent."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with an [agent] section")
-    settings = parser.add_argument_group("settings")
-    for row in rows("agent"):
-        default = f" ({row.default})" if row.default != "" else ""
-        metavar = (row.unit or row.kind.__name__).upper()
-        settings.add_argument(
-            f"--{row.name.replace('_', '-')}",
-            dest=f"set_{row.name}",
-            metavar=metavar,
-            help=f"{row.help}{default}".replace("%", "%%"),
-        )
+    add_settings(parser, "agent", "TOML file with an [agent] section")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     signals: list[int] = []  # no Event: its lock may be held by this very thread when the handler runs
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: signals.append(received))
     try:
-        settings = load(AgentSettings, file=args.config, environ=os.environ, given=_given(args))
+        settings = load(AgentSettings, file=args.config, environ=os.environ, given=given_settings(args))
         registry = CollectorRegistry()
         agent = NodeAgent(settings, listener=_listener(registry))
     except ConfigError as error:
@@ -82,11 +72,6 @@ def run(args: argparse.Namespace) -> int:
         agent.close()
     logger.info("agent %s has stopped; its blocks stay in the arena", agent.service.agent_id)
     return 0
-
-
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    flags = {name.removeprefix("set_"): value for name, value in vars(args).items() if name.startswith("set_")}
-    return {name: value for name, value in flags.items() if value is not None}
 
 
 def _listener(registry: CollectorRegistry) -> Any:

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kveik.config import RouterSettings, load, rows
+from kveik.cli.settings_flags import add_settings, given_settings, log_to_stderr
+from kveik.config import RouterSettings, load
 from kveik.errors import ConfigError, KveikError, RouterStartError
 
 HELP = "run the router, the one address that clients know, in the foreground"
@@ -44,24 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: one flag for each setting of the router."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a [router] section and [[engines]]")
-    settings = parser.add_argument_group("settings")
-    for row in rows("router"):
-        default = f" ({row.default})" if row.default != "" else ""
-        metavar = (row.unit or row.kind.__name__).upper()
-        settings.add_argument(
-            f"--{row.name.replace('_', '-')}",
-            dest=f"set_{row.name}",
-            metavar=metavar,
-            help=f"{row.help}{default}".replace("%", "%%"),
-        )
+    add_settings(parser, "router", "TOML file with a [router] section and [[engines]]")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     try:
-        settings = load(RouterSettings, file=args.config, environ=os.environ, given=_given(args))
+        settings = load(RouterSettings, file=args.config, environ=os.environ, given=given_settings(args))
         uvloop = _uvloop()
         _give_large_memory_back()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -112,8 +103,3 @@ def _stop_or_exit(stop: asyncio.Event) -> None:
     if stop.is_set():
         os._exit(130)
     stop.set()
-
-
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    flags = {name.removeprefix("set_"): value for name, value in vars(args).items() if name.startswith("set_")}
-    return {name: value for name, value in flags.items() if value is not None}

@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kveik.config import SimEngineSettings, load, rows
+from kveik.cli.settings_flags import add_settings, given_settings, log_to_stderr
+from kveik.config import SimEngineSettings, load
 from kveik.errors import ConfigError, KveikError
 
 if TYPE_CHECKING:
@@ -39,24 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: one flag for each setting."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with a [sim_engine] section")
-    settings = parser.add_argument_group("settings")
-    for row in rows("sim_engine"):
-        default = f" ({row.default})" if row.default != "" else ""
-        metavar = (row.unit or row.kind.__name__).upper()
-        settings.add_argument(
-            f"--{row.name.replace('_', '-')}",
-            dest=f"set_{row.name}",
-            metavar=metavar,
-            help=f"{row.help}{default}".replace("%", "%%"),
-        )
+    add_settings(parser, "sim_engine", "TOML file with a [sim_engine] section")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    log_to_stderr()
     try:
-        settings = load(SimEngineSettings, file=args.config, environ=os.environ, given=_given(args))
+        settings = load(SimEngineSettings, file=args.config, environ=os.environ, given=given_settings(args))
         return _serve(settings)
     except ConfigError as error:
         print(f"kveik sim-engine: {error}", file=sys.stderr)
@@ -64,11 +55,6 @@ def run(args: argparse.Namespace) -> int:
     except KveikError as error:
         print(f"kveik sim-engine: {error}", file=sys.stderr)
         return 3
-
-
-def _given(args: argparse.Namespace) -> dict[str, Any]:
-    flags = {name.removeprefix("set_"): value for name, value in vars(args).items() if name.startswith("set_")}
-    return {name: value for name, value in flags.items() if value is not None}
 
 
 def _serve(settings: SimEngineSettings) -> int:

@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import stat
 import time
 from pathlib import Path
 from typing import Literal
@@ -19,6 +18,7 @@ from kveik.config import default_runtime_dir
 from kveik.errors import ConfigError, RegistryError
 from kveik.fleet.announcement import check_announcement
 from kveik.fleet.membership import Member, Membership, Retention
+from kveik.private_folder import prepare_private_folder
 
 _LOCK_PAUSE_S = 0.05
 
@@ -46,7 +46,7 @@ class MemberFile:
         Raises :class:`RegistryError` if another router uses it, or its folder is not usable or not safe.
         """
         self.path = path
-        _prepare_folder(path.parent)
+        prepare_private_folder(path.parent, "the registry file", "router.registry_file", RegistryError)
         self._lock = _lock(path, lock_wait_s)
 
     def __repr__(self) -> str:
@@ -117,20 +117,6 @@ def _resumed(member: Member, saved_at_s: float, now_s: float) -> Member:
         return member
     left_s = min(member.lease_ends_s - saved_at_s, member.announcement.lease_s)
     return msgspec.structs.replace(member, lease_ends_s=now_s + left_s)
-
-
-def _prepare_folder(folder: Path) -> None:
-    """Make the folder, for this user only; one that others may write into is refused."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        raise RegistryError(f"cannot use the folder {folder} for the registry file: {error.strerror}") from error
-    shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if status.st_uid not in (os.geteuid(), 0) or (shared and not status.st_mode & stat.S_ISVTX):
-        raise RegistryError(
-            f"the folder {folder} of the registry file can be changed by other users; set another router.registry_file"
-        )
 
 
 def _lock(path: Path, wait_s: float) -> int:

@@ -12,7 +12,6 @@ A list that is not valid changes nothing: the engines of the last good one stay.
 
 import logging
 import threading
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from kveik.config import read_toml
 from kveik.errors import ConfigError, FleetError, UnknownEngineError
 from kveik.fleet.announcement import EngineAnnouncement, check_announcement
 from kveik.fleet.membership import Member
@@ -32,13 +32,7 @@ logger = logging.getLogger("kveik.fleet")
 
 def read_list(file: Path) -> tuple[EngineAnnouncement, ...]:
     """The engines that a configuration file lists. Raises :class:`ConfigError` naming entry, field and value."""
-    try:
-        document = tomllib.loads(file.read_text(encoding="utf8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is not valid TOML: {error}") from error
-    entries = document.get("engines", [])
+    entries = read_toml(file).get("engines", [])
     if not isinstance(entries, list):
         raise ConfigError(f"{file}: engines must be a list of tables, each written as [[engines]]")
     return parse_list(entries, str(file))

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -143,8 +143,11 @@ class RouterApp:
 
     def _proved(self, engine: EngineView, why: str) -> None:
         """An engine passed its admission: tell the registry, which tells all routers."""
-        task = self._loop.create_task(self._prove(engine, why))
-        self._background.add(task)
+        self._in_background(self._prove(engine, why))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._background.add(task)  # the loop itself would let it be collected
         task.add_done_callback(self._background.discard)
 
     async def _prove(self, engine: EngineView, why: str) -> None:
@@ -177,9 +180,7 @@ class RouterApp:
             self._prefixes_saved_s = now_s
             engines = self._prefixes.to_save(self.router.engines)
             if engines is not None:
-                task = self._loop.create_task(asyncio.to_thread(self._prefixes.save, engines))
-                self._background.add(task)
-                task.add_done_callback(self._background.discard)
+                self._in_background(asyncio.to_thread(self._prefixes.save, engines))
 
     def reload(self) -> None:
         """Read the list of engines again now, whether its file looks changed or not."""

@@ -113,7 +113,6 @@ class Router:
         self.pages: Pages | None = None
         self.tokens: Tokens | None = None
         self.draining = False
-        self.retries = 0
         self.retries_refused = 0
         self._session_header = settings.session_header.lower().encode() if settings.policy == "session" else b""
         self._chooser = chooser
@@ -286,10 +285,8 @@ class Router:
         self._chooser.learn(facts, engine, now_s)
         self._chosen += 1
         engine.chosen = self._chosen
-        if exchange.record.attempts:
-            self.retries += 1
-            if not exchange.longer_than_tokens:
-                self._retry_budget -= 1.0
+        if exchange.record.attempts and not exchange.longer_than_tokens:
+            self._retry_budget -= 1.0
         exchange.booked_tokens = tokens = choice.expected_compute_tokens
         engine.in_flight += 1
         engine.waiting_tokens += tokens

@@ -40,7 +40,6 @@ class EngineView:
     models: tuple[str, ...] = ()
     cards: list[dict[str, Any]] = field(default_factory=list)
     back_s: float = 0.0
-    looked_at: bool = False
     exact: bool = False
     name: str = field(init=False)
     host_header: bytes = field(init=False)

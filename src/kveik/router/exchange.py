@@ -73,7 +73,7 @@ class Exchange:
 
     __slots__ = (
         "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_router",
-        "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens", "choice", "comment_after_s",
+        "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens", "comment_after_s",
         "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s", "longer_than_tokens", "method",
         "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent",
     )  # fmt: skip
@@ -102,7 +102,6 @@ class Exchange:
         self.started_s = perf_counter()  # uvloop's time moves once a millisecond: too coarse for what is measured
         self._relay = Relay(client, record, target.partition(b"?")[0])
         self.engine: EngineView | None = None
-        self.choice: Choice | None = None
         self.booked_tokens = -1  # on the engine of this attempt; negative: nothing is booked
         self.ticket: Ticket | None = None
         self.excluded = 0  # bits of slots that were tried
@@ -134,10 +133,10 @@ class Exchange:
         chosen = self._router.choose(self)
         if chosen is None:
             return False
-        self.engine, self.choice = chosen
+        self.engine, choice = chosen
         self.record.attempts += 1
-        self.record.engine, self.record.reason = self.engine.name, self.choice.reason
-        self.record.expected_cached_tokens = self.choice.expected_cached_tokens
+        self.record.engine, self.record.reason = self.engine.name, choice.reason
+        self.record.expected_cached_tokens = choice.expected_cached_tokens
         self.attempt_began_s = now_s = self._loop.time()
         self.first_byte_by_s = self._router.first_byte_deadline_s(self, now_s)
         assert self.engine.pool is not None

@@ -168,13 +168,7 @@ def chat(body: bytes, limits: ModelLimits) -> Ask:
     given = _read_chat(body)
     if not given.messages:
         raise RefusedRequestError("messages must not be empty", param="messages")
-    packed = render_chat(
-        given.messages,
-        tools=given.tools or (),
-        template_options=given.chat_template_kwargs,
-        generation_prompt=given.add_generation_prompt,
-        open_end=given.continue_final_message,
-    )
+    packed = _rendered(given, given.messages)
     max_tokens = given.max_tokens if given.max_completion_tokens is None else given.max_completion_tokens
     ask = _ask(given, limits, packed, max_tokens, limits.tokens("/v1/chat/completions", body, packed))
     if given.logprobs:
@@ -234,14 +228,17 @@ def tokenize(body: bytes, limits: ModelLimits) -> bytes:
         return limits.tokens("/v1/completions", body, pack_text(given.prompt))
     if given.messages is None:
         raise RefusedRequestError("prompt or messages is needed", kind="Bad Request")
-    packed = render_chat(
-        given.messages,
+    return limits.tokens("/v1/chat/completions", body, _rendered(given, given.messages))
+
+
+def _rendered(given: _Chat | _Tokenize, messages: list[dict[str, Any]]) -> bytes:
+    return render_chat(
+        messages,
         tools=given.tools or (),
         template_options=given.chat_template_kwargs,
         generation_prompt=given.add_generation_prompt,
         open_end=given.continue_final_message,
     )
-    return limits.tokens("/v1/chat/completions", body, packed)
 
 
 def detokenize(body: bytes, limits: ModelLimits) -> bytes:

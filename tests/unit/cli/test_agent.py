@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from kveik.cli import agent, main
+from kveik.cli.settings_flags import given_settings
 from kveik.config import AgentSettings, rows
 from tests.agents import connected, running_agent, some_keys, store_blocks
 
@@ -31,7 +32,7 @@ def test_every_setting_has_a_flag_and_only_given_flags_count() -> None:
     names = {row.name for row in rows("agent")}
     assert {name.removeprefix("set_") for name in vars(parsed()) if name.startswith("set_")} == names
     args = parsed("--arena-bytes", "2 GiB", "--filesystem-fsync", "true")
-    assert agent._given(args) == {"arena_bytes": "2 GiB", "filesystem_fsync": "true"}
+    assert given_settings(args) == {"arena_bytes": "2 GiB", "filesystem_fsync": "true"}
 
 
 def test_a_setting_that_is_not_valid_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
