@@ -1,14 +1,12 @@
 """The settings table: each setting once, with type, unit, default, bounds and help.
 
-The fields of the frozen dataclasses below *are* the table. The configuration file, environment
-variables, command-line flags, the connector's extra config and ``docs/configuration.md`` all
-derive from them. Precedence, lowest first: default, file (``[section]`` of a TOML file),
-environment (``KVEIK_SECTION_NAME``), what the caller passes.
+The fields of the frozen dataclasses below, and of those in :mod:`kveik.config_fleet`, *are* the table. The
+configuration file, environment variables, command-line flags, the connector's extra config and
+``docs/configuration.md`` all derive from them. Precedence, lowest first: default, file (``[section]`` of a TOML
+file), environment (``KVEIK_SECTION_NAME``), what the caller passes.
 """
 
 import dataclasses
-import math
-import os
 import tomllib
 import typing
 from collections.abc import Iterator, Mapping
@@ -16,53 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kveik.config_fleet import EngineSettings, FleetSettings, WatchdogSettings
 from kveik.errors import ConfigError
+from kveik.setting import WAIT_MAX_S, SettingInfo, checked, default_runtime_dir, setting
 
-_Default = TypeVar("_Default", bool, int, float, str)
-
-#: No wait is longer: the agent refuses longer deadlines, and no lock can wait for ever longer.
-WAIT_MAX_S = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class SettingInfo:
-    """One row of the table, as documentation and flags see it."""
-
-    section: str
-    name: str
-    kind: type
-    unit: str
-    default: bool | int | float | str
-    help: str
-    minimum: float | None
-    maximum: float | None
-    choices: tuple[str, ...]
-
-    @property
-    def env(self) -> str:
-        """The environment variable that sets it."""
-        return f"KVEIK_{self.section}_{self.name}".upper()
-
-
-def setting(
-    default: _Default,
-    help: str,
-    *,
-    unit: str = "",
-    minimum: float | None = None,
-    maximum: float | None = None,
-    choices: tuple[str, ...] = (),
-) -> _Default:
-    """A dataclass field that is one row of the settings table."""
-    row = {"help": help, "unit": unit, "minimum": minimum, "maximum": maximum, "choices": choices}
-    field: Any = dataclasses.field(default=default, metadata=row)
-    return typing.cast(_Default, field)
-
-
-def default_runtime_dir() -> str:
-    """Where socket and state of this user's agent live: ``$XDG_RUNTIME_DIR/kveik`` or ``/tmp/kveik-UID``."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return f"{runtime}/kveik" if runtime else f"/tmp/kveik-{os.getuid()}"  # noqa: S108 (the agent makes it 0700)
+__all__ = [
+    "SECTIONS", "TABLE_LISTS", "WAIT_MAX_S", "AgentSettings", "ConnectorSettings", "EngineSettings", "FleetSettings",
+    "RouterSettings", "SettingInfo", "SimEngineSettings", "WatchdogSettings", "default_runtime_dir", "load",
+    "read_toml", "rows", "setting",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -502,13 +462,17 @@ class SimEngineSettings:
 
 
 SECTIONS: Mapping[str, type] = {
+    "fleet": FleetSettings,
+    "engine": EngineSettings,
     "agent": AgentSettings,
     "connector": ConnectorSettings,
     "router": RouterSettings,
+    "watchdog": WatchdogSettings,
     "sim_engine": SimEngineSettings,
 }
-#: Lists of tables in the same file that are no settings, and who reads them: ``[[engines]]``, kveik.fleet.static_list.
-TABLE_LISTS = ("engines",)
+#: Lists of tables in the same file that are no settings, and who reads them: ``[[engines]]``, kveik.fleet.static_list;
+#: ``[[launch]]`` and ``[[nodes]]``, kveik.launch.fleet_spec.
+TABLE_LISTS = ("engines", "launch", "nodes")
 _Section = TypeVar("_Section")
 
 
@@ -537,12 +501,12 @@ def load(
     table = {row.name: row for row in rows(section)}
     values: dict[str, Any] = {}
     for name, value in _from_file(file, section).items():
-        values[name] = _checked(table, name, value, f"{file} [{section}]")
+        values[name] = checked(table, name, value, f"{file} [{section}]")
     for row in table.values():
         if environ is not None and row.env in environ:
-            values[row.name] = _checked(table, row.name, environ[row.env], row.env)
+            values[row.name] = checked(table, row.name, environ[row.env], row.env)
     for name, value in (given or {}).items():
-        values[name] = _checked(table, name, value, section)
+        values[name] = checked(table, name, value, section)
     return cls(**values)
 
 
@@ -567,65 +531,3 @@ def _from_file(file: Path | None, section: str) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{file}: {section} must be a table, written as [{section}]")
     return values
-
-
-def _checked(table: Mapping[str, SettingInfo], name: str, value: Any, source: str) -> Any:
-    row = table.get(name)
-    if row is None:
-        raise ConfigError(f"{source}: unknown setting {name!r}; known are {', '.join(table)}")
-    converted = _converted(row, value, source)
-    if row.choices and converted not in row.choices:
-        raise ConfigError(f"{source}: {name} is {value!r}, expected one of {', '.join(map(repr, row.choices))}")
-    if isinstance(converted, str):
-        return converted
-    if row.minimum is not None and converted < row.minimum:
-        raise ConfigError(f"{source}: {name} is {value!r}, expected at least {row.minimum:g} {row.unit}".rstrip())
-    if row.maximum is not None and converted > row.maximum:
-        raise ConfigError(f"{source}: {name} is {value!r}, expected at most {row.maximum:g} {row.unit}".rstrip())
-    return converted
-
-
-_SIZE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-
-
-def _converted(row: SettingInfo, value: Any, source: str) -> bool | int | float | str:
-    """The value as the row's type. Text is converted, since environment and flags are text."""
-    wrong = ConfigError(f"{source}: {row.name} is {value!r}, expected {_expected(row)}")
-    if row.kind is bool:
-        if isinstance(value, bool):
-            return value
-        if isinstance(value, str) and value.lower() in _BOOLEANS:
-            return _BOOLEANS[value.lower()]
-        raise wrong
-    if row.kind is str:
-        if not isinstance(value, str):
-            raise wrong
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise wrong
-    try:
-        number = _size(value) if row.unit == "bytes" else row.kind(value)
-    except (ValueError, OverflowError):  # OverflowError: an infinite float as a whole number
-        raise wrong from None
-    lost_fraction = row.kind is int and isinstance(value, float) and number != value
-    if lost_fraction or (isinstance(number, float) and not math.isfinite(number)):
-        raise wrong
-    return typing.cast("int | float", number)
-
-
-def _size(value: float | str) -> int:
-    """Bytes of ``4096``, ``"4096"`` or ``"2.5 GiB"``."""
-    if isinstance(value, str):
-        for suffix, factor in _SIZE_UNITS.items():
-            if value.endswith(suffix):
-                return int(float(value[: -len(suffix)]) * factor)
-    return int(value)
-
-
-def _expected(row: SettingInfo) -> str:
-    if row.kind is bool:
-        return "true or false"
-    if row.unit == "bytes":
-        return "a number of bytes, or text such as '2.5 GiB'"
-    return {int: "a whole number", float: "a number", str: "text"}[row.kind] + (f" ({row.unit})" if row.unit else "")

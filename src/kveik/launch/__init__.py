@@ -1,0 +1,1 @@
+"""A fleet described in one file: its parts, their commands, and how they start, change and end."""
