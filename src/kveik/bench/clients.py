@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -64,7 +64,7 @@ class SteadyClients:
         *,
         count: int = 4,
         answer_tokens: int = 16,
-        expected: dict[tuple[int, ...], tuple[int, ...]] | None = None,
+        expected: Mapping[tuple[int, ...], tuple[int, ...]] | None = None,
     ) -> None:
         self._client = client
         self._model = model

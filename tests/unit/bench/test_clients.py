@@ -35,7 +35,7 @@ def test_what_fails_is_told_with_its_reason(engine: SimulatedEngine) -> None:
 
 
 def test_an_answer_that_is_not_the_right_one_is_noticed(engine: SimulatedEngine) -> None:
-    right = {PROMPTS[0]: (99, 98)}
+    right: dict[tuple[int, ...], tuple[int, ...]] = {PROMPTS[0]: (99, 98)}
     with SteadyClients(
         EngineClient(engine.url), "simulated", PROMPTS[:1], count=1, answer_tokens=2, expected=right
     ) as clients:
