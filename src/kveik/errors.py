@@ -25,6 +25,7 @@
     │   └── RegistryError        the registry (a file, etcd) cannot be read or written
     ├── RequestError           a request's body that no engine could take: the client's fault
     ├── RenderError            a prompt whose tokens only an engine can tell, or a model folder without a tokenizer
+    ├── SuperviseError         a node's supervisor cannot be reached, cannot start, or refuses an order
     ├── RouterStartError       the router cannot listen, or a part that it needs is not installed
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
@@ -131,6 +132,10 @@ class RenderError(KveikError):
 
 class RouterStartError(KveikError):
     """The router cannot start; the message says what to do."""
+
+
+class SuperviseError(KveikError):
+    """A node's supervisor cannot be reached, cannot start, or refuses an order; the message says why."""
 
 
 class VerifyError(KveikError):

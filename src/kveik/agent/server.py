@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kveik.agent import wire
 from kveik.agent.protocol import Answer, Hello, Lookup, Refused, Request
 from kveik.agent.service import AgentService, Session
-from kveik.agent.socket_file import SocketFile, peer_of
-from kveik.errors import AgentTimeoutError, ProtocolError
+from kveik.errors import AgentError, AgentTimeoutError, ProtocolError
+from kveik.socket_file import SocketFile, peer_of
 from kveik.store.tier_threads import TierThreads
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class AgentServer:
     ) -> None:
         """Bind the socket. Raises :class:`kveik.errors.AgentError` if that cannot be done."""
         self._service = service
-        self._socket = SocketFile(socket_path)
+        self._socket = SocketFile(socket_path, owner="agent", setting="agent.socket", error=AgentError)
         # Lookups have threads of their own: reads may wait for a hung tier much longer than they.
         self._threads_for = SlowThreads(TierThreads("lookup", lookup_threads), TierThreads("agent", slow_threads))
         self._lock = threading.Lock()

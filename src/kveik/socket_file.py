@@ -1,4 +1,4 @@
-"""The agent's listening socket: for this user only, and never taken from a living agent."""
+"""A listening Unix socket of a process that is there once: for this user only, and never taken from a living one."""
 
 import contextlib
 import errno
@@ -7,33 +7,47 @@ import os
 import socket
 import stat
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
-from kveik.errors import AgentError
+from kveik.errors import KveikError
 from kveik.private_folder import prepare_private_folder
 
 _MAX_PATH_BYTES = 107  # sun_path of struct sockaddr_un, without its final zero
 
 
-class SocketFile:
-    """A bound, listening Unix socket and the lock that says it is in use."""
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What messages and errors say."""
 
-    def __init__(self, path: str) -> None:
+    owner: str
+    setting: str
+    error: type[KveikError]
+
+
+class SocketFile:
+    """A bound, listening Unix socket and the lock that says it is in use.
+
+    ``owner`` is the word for who listens, ``setting`` the one that chooses the path, ``error`` what is raised.
+    """
+
+    def __init__(self, path: str, *, owner: str, setting: str, error: type[KveikError]) -> None:
         """Bind ``path``, replacing a socket that nobody listens to.
 
-        Raises :class:`AgentError` if another agent listens, or if the path cannot be used.
+        Raises ``error`` if another such owner listens, or if the path cannot be used.
         """
+        words = _Words(owner, setting, error)
         if len(os.fsencode(path)) > _MAX_PATH_BYTES - len(".starting"):
-            raise AgentError(f"the socket path {path} is too long for a Unix socket; set a shorter agent.socket")
+            raise error(f"the socket path {path} is too long for a Unix socket; set a shorter {setting}")
         self.path = path
-        prepare_private_folder(Path(path).parent, "the agent's socket", "agent.socket", AgentError)
-        self._lock = _lock(path)
+        prepare_private_folder(Path(path).parent, f"the {owner}'s socket", setting, error)
+        self._lock = _lock(path, words)
         try:
-            self.sock = _bind(path)
+            self.sock = _bind(path, words)
             self._inode = Path(path).stat().st_ino
-        except OSError as error:
+        except OSError as failure:
             os.close(self._lock)
-            raise AgentError(f"cannot listen at {path}: {error.strerror}") from error
+            raise error(f"cannot listen at {path}: {failure.strerror}") from failure
         except BaseException:
             os.close(self._lock)
             raise
@@ -56,23 +70,25 @@ def peer_of(sock: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _lock(path: str) -> int:
+def _lock(path: str, words: _Words) -> int:
     """Own the path: the lock goes with this process, however it ends."""
     lock_path = f"{path}.lock"
     try:
         fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise AgentError(f"cannot create {lock_path}: {error.strerror}") from error
+        raise words.error(f"cannot create {lock_path}: {error.strerror}") from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(fd)
-        raise AgentError(f"another agent listens at {path}; stop it, or set another agent.socket") from error
+        raise words.error(
+            f"another {words.owner} listens at {path}; stop it, or set another {words.setting}"
+        ) from error
     return fd
 
 
-def _bind(path: str) -> socket.socket:
-    _refuse_in_use(path)
+def _bind(path: str, words: _Words) -> socket.socket:
+    _refuse_in_use(path, words)
     starting = f"{path}.starting"
     Path(starting).unlink(missing_ok=True)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -87,13 +103,13 @@ def _bind(path: str) -> socket.socket:
     return sock
 
 
-def _refuse_in_use(path: str) -> None:
+def _refuse_in_use(path: str, words: _Words) -> None:
     try:
         mode = Path(path).lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise AgentError(f"{path} exists and is no socket; remove it, or set another agent.socket")
+        raise words.error(f"{path} exists and is no socket; remove it, or set another {words.setting}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -101,5 +117,5 @@ def _refuse_in_use(path: str) -> None:
         except OSError as error:
             if error.errno == errno.ECONNREFUSED:
                 return
-            raise AgentError(f"somebody seems to listen at {path} ({error.strerror or error})") from error
-    raise AgentError(f"another program listens at {path}; set another agent.socket")
+            raise words.error(f"somebody seems to listen at {path} ({error.strerror or error})") from error
+    raise words.error(f"another program listens at {path}; set another {words.setting}")
