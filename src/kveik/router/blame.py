@@ -11,6 +11,7 @@ engine   500, 502, 504, other 5xx; connection cut     counts        yes, if repe
          before or within the answer; no answer in    (time-out,
          time; an answer that is no HTTP; the engine  death: opens)
          gone after a kept connection ended
+engine   isolated before it answered                  untouched     yes, if repeatable
 network  connection refused or not made in time       counts        yes, nothing was sent
 request  failed in the same way on two engines that   not counted   no
          serve others, or runs when engines die       against them
@@ -46,6 +47,7 @@ class Failure(Enum):
     SILENT = "silent"  # no first byte in time
     STALLED = "stalled"  # no next byte in time
     MALFORMED = "malformed"  # no HTTP, or a stream without its end mark
+    ISOLATED = "isolated"  # it was isolated while the request waited: whoever did that has judged it
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ def judge(evidence: Evidence, *, repeatable: bool) -> Verdict:
     if failure is Failure.STALE:
         return Verdict(Blame.NETWORK, elsewhere=True, same=True)
     again = repeatable and not evidence.answered
+    if failure is Failure.ISOLATED:
+        return Verdict(Blame.ENGINE, elsewhere=again)
     opens = failure in (Failure.SILENT, Failure.STALLED, Failure.DIED)
     died = failure in (Failure.CUT, Failure.DIED)
     return Verdict(Blame.ENGINE, elsewhere=again, counts=True, opens=opens, died=died)

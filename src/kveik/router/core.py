@@ -14,7 +14,7 @@ from kveik.breaker import CLOSED
 from kveik.config import RouterSettings
 from kveik.errors import RequestError
 from kveik.router import http1
-from kveik.router.blame import Failure, Verdict
+from kveik.router.blame import Failure, Verdict, repeatable
 from kveik.router.client_side import ClientConnection, ClientLimits, UnderWay
 from kveik.router.engine_set import EngineSet
 from kveik.router.engines import EngineView
@@ -376,17 +376,33 @@ class Router:
         """It has passed: requests again, few at first."""
         engine.breaker = engine.breaker.succeeded()
         engine.why = ""
+        self._begin_slowly(engine)
+        self.engines_changed()
+
+    def _begin_slowly(self, engine: EngineView) -> None:
         engine.back_s = self.loop.time()
         engine.share = SHARE_MIN if self.settings.slow_start_s else 1.0
-        self.engines_changed()
 
     def engines_changed(self) -> None:
         """Engines came, left or changed: requests that wait for one are tried again."""
         self.engines.rebuild()
+        for engine in self.engines:
+            if engine.state == "isolated":
+                self._move_off(engine)
+            elif engine.was_held and engine.takes_requests:
+                engine.was_held = False
+                self._begin_slowly(engine)
         for _ in range(len(self._homeless)):
             until_s, exchange = self._homeless.popleft()
             if not self._has_started(exchange):
                 self._homeless.append((until_s, exchange))
+
+    def _move_off(self, engine: EngineView) -> None:
+        """It is not trusted: what it has not begun to answer goes elsewhere if it may; the rest goes on there."""
+        for exchange in self.waiting_on(engine):
+            left = exchange.record.attempts < self.settings.attempts_max and self._retry_budget >= 1.0
+            if left and repeatable(exchange.method, exchange.target) and self._others(exchange):
+                exchange.engine_silent(f"the engine is isolated: {engine.why}", Failure.ISOLATED)
 
     def look_after(self, engine: EngineView) -> None:
         """Find out whether a silent engine works."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from kveik.breaker import Breaker, BreakerPolicy
 from kveik.config import RouterSettings
+from kveik.fleet.lifecycle import HOLDS
 from kveik.fleet.membership import Member, Membership
 from kveik.router.engines import SLOTS_MAX, EngineView
 from kveik.router.upstream import EnginePool
@@ -48,6 +49,7 @@ class EngineSet:
             known.announcement = member.announcement
             known.group = member.announcement.namespace  # an engine may tell it later
             known.state, known.why = member.state.value, member.why
+            known.was_held = known.was_held or member.state in HOLDS
         self.rebuild()
         return fresh
 

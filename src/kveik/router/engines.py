@@ -21,8 +21,8 @@ class EngineView:
     ``prefill_tokens_s`` is learned from answers; 0 while unknown. ``share`` is the part of a full
     engine's load that it may get now (below 1 after a return: slow start). ``group`` is its KV
     namespace: engines of one group share blocks. ``back_s`` is when it came back, 0 if it never left.
-    ``exact``: what it holds is known exactly. ``name`` is its id in the fleet, and ``host_header``
-    what requests to it say in ``Host``.
+    ``was_held``: it was drained or isolated since it last took requests. ``exact``: what it holds is
+    known exactly. ``name`` is its id in the fleet, and ``host_header`` what requests to it say in ``Host``.
     """
 
     announcement: EngineAnnouncement
@@ -40,6 +40,7 @@ class EngineView:
     models: tuple[str, ...] = ()
     cards: list[dict[str, Any]] = field(default_factory=list)
     back_s: float = 0.0
+    was_held: bool = False
     exact: bool = False
     name: str = field(init=False)
     host_header: bytes = field(init=False)

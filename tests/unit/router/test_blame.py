@@ -94,3 +94,10 @@ def test_only_requests_that_only_compute_may_run_twice(method: bytes, target: by
 def test_ordinary_texts_do_not_speak_of_length() -> None:
     assert not too_long("max_tokens must be at least 1")
     assert not too_long("temperature must be non-negative")
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_an_engine_that_is_isolated_has_been_judged_already(again: bool) -> None:
+    verdict = judge(Evidence(Failure.ISOLATED), repeatable=again)
+    assert (verdict.blame, verdict.counts, verdict.opens, verdict.elsewhere) == (Blame.ENGINE, False, False, again)
+    assert not judge(Evidence(Failure.ISOLATED, answered=True), repeatable=True).elsewhere
