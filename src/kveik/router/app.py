@@ -78,7 +78,7 @@ class RouterApp:
         self.router.pages = OwnPages(
             self.router,
             FleetAdmin(FleetApi(registry), Admission(token, is_loopback(settings.host))),
-            lambda: self.telemetry.exposition(self.router),
+            lambda: self.telemetry.scrape(self.router),
             {
                 "last_choices": self.chooser.last_choices,
                 "prefix_index": self.chooser.index_document,

@@ -47,9 +47,15 @@ class Told(Protocol):
 class _Later:
     """An answer that a thread prepares."""
 
-    def __init__(self, client: ClientConnection, work: Coroutine[Any, Any, tuple[int, bytes]]) -> None:
+    def __init__(
+        self,
+        client: ClientConnection,
+        work: Coroutine[Any, Any, tuple[int, bytes]],
+        content_type: bytes = http1.JSON_TYPE,
+    ) -> None:
         self.over = False
         self._client = client
+        self._content_type = content_type
         self._task = asyncio.get_running_loop().create_task(self._run(work))
 
     async def _run(self, work: Coroutine[Any, Any, tuple[int, bytes]]) -> None:
@@ -59,10 +65,11 @@ class _Later:
             # Supervision: the client waits for an answer, whatever happens.
             logger.exception("a page of the router failed")
             status, body = 500, http1.error_body(500, "the router failed; its log says why")
+            self._content_type = http1.JSON_TYPE
         if self.over:
             return
         self.over = True
-        self._client.respond(status, body)
+        self._client.respond(status, body, content_type=self._content_type)
         if self._client.keep_alive:
             self._client.answered()
         else:
@@ -80,7 +87,9 @@ _READING = (b"GET", b"HEAD")
 
 
 class OwnPages:
-    """The router's own answers. ``metrics`` gives the text of /metrics, ``more`` parts of /fleet of others.
+    """The router's own answers. ``more``: parts of /fleet that others make.
+
+    ``metrics`` takes what /metrics shows; what it returns makes the text of it, on a thread of its own.
 
     Each part has a page of its own as well (/fleet/usage); those in ``apart`` have only that, since they are long.
     ``index_of``: how exactly it is known what an engine holds.
@@ -90,7 +99,7 @@ class OwnPages:
         self,
         router: Told,
         admin: Admin,
-        metrics: Callable[[], bytes],
+        metrics: Callable[[], Callable[[], bytes]],
         more: Mapping[str, Callable[[], object]],
         apart: Mapping[str, Callable[[], object]],
         index_of: Callable[[EngineView], object] = lambda _: None,
@@ -98,6 +107,7 @@ class OwnPages:
         self._router = router
         self._admin = admin
         self._metrics = metrics
+        self._scrape: asyncio.Task[tuple[int, bytes]] | None = None
         self._index_of = index_of
         self._more = {"quarantine": router.quarantine.listing, **more}
         self._parts = {
@@ -107,7 +117,6 @@ class OwnPages:
         self._fixed: dict[bytes, Callable[[], tuple[int, bytes, bytes]]] = {
             b"/health": self._health,
             b"/ready": self._ready,
-            b"/metrics": lambda: (200, self._metrics(), TEXT_TYPE),
         }
 
     def answer(self, client: ClientConnection, request: Incoming) -> UnderWay | bool:
@@ -121,6 +130,8 @@ class OwnPages:
         if path == b"/v1/models":
             self._models(client, request)
             return True
+        if path == b"/metrics":
+            return _Later(client, self._scraped(), TEXT_TYPE)
         page = self._fixed.get(path)
         if page is None:
             return False
@@ -151,6 +162,18 @@ class OwnPages:
             return
         cards = [card for card in self._router.engines.model_cards if state.may_use(str(card["id"]))]
         client.respond(200, json.dumps({"object": "list", "data": cards}).encode())
+
+    async def _scraped(self) -> tuple[int, bytes]:
+        """The text of /metrics. Who asks while it is being made gets the same: many scrapers cost as much as one."""
+        if self._scrape is None:
+            self._scrape = asyncio.create_task(self._made(self._metrics()))
+        return await self._scrape
+
+    async def _made(self, text: Callable[[], bytes]) -> tuple[int, bytes]:
+        try:
+            return 200, await asyncio.to_thread(text)
+        finally:
+            self._scrape = None
 
     # -- the fleet ------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
 
 from kveik.router import metrics
 from kveik.router.metrics import PREFIX, EngineNow, Histogram, RouterMetrics, RouterNow, all_rows
@@ -13,7 +14,7 @@ def record(model: str = "m", engine: str = "e", **fields: object) -> RequestReco
     return RequestRecord("id", "POST", "/v1/completions", model=model, engine=engine, **given_fields)  # type: ignore[arg-type]
 
 
-def exposed(collector: RouterMetrics) -> dict[str, float]:
+def exposed(collector: Collector) -> dict[str, float]:
     registry = CollectorRegistry()
     registry.register(collector)
     lines = generate_latest(registry).decode().splitlines()
@@ -126,6 +127,19 @@ def test_the_state_of_router_and_engines_is_shown_as_it_is_at_the_scrape() -> No
         'engine_waiting_tokens{engine="e"}': 900, 'engine_share{engine="e"}': 0.25, 'engine_exact{engine="e"}': 1,
     }  # fmt: skip
     assert {name: values[name] for name in expected} == expected
+
+
+def test_a_scrape_shares_nothing_with_what_is_counted_on() -> None:
+    counted = RouterMetrics()
+    first = record(stream=True, first_byte_s=0.02, added_s=0.0002, total_s=1.5, cut=True, outcome="engine")
+    counted(first)
+    scrape = counted.scraped()
+    then = exposed(scrape)
+    assert then == exposed(counted)
+    for one in (first, record(model="new", reason="load"), record(status=500)):
+        counted(one)
+    assert exposed(scrape) == then
+    assert exposed(counted) != then
 
 
 @given(st.lists(st.floats(0, 1000), max_size=50))

@@ -42,7 +42,7 @@ def test_one_finished_request_reaches_metrics_usage_and_the_access_log(tmp_path:
     router = Router()
     router.gate.enter(None, 0.0)
     router.gate.enter(None, 0.0)
-    text = telemetry.exposition(router).decode()
+    text = telemetry.scrape(router)().decode()
     telemetry.tick(100.0)
     telemetry.close()
     assert 'kveik_router_requests_total{engine="e",model="m",outcome="ok",status="2xx"} 1.0' in text

@@ -2,16 +2,19 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from kveik.config import RouterSettings
+from kveik.router import telemetry
 from kveik.router.app import RouterApp, running_router
-from tests.unit.router.rig import CHAT, Client, ScriptedEngine, answer, run, until
+from tests.unit.router.rig import CHAT, WAIT_S, Client, ScriptedEngine, answer, run, until
 
 ANSWER = b'{"usage":{"prompt_tokens":300,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":256}}}'
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -35,11 +38,14 @@ async def one_engine(folder: Path, **given: Any) -> AsyncIterator[tuple[RouterAp
     )  # fmt: skip
     async with running_router(settings, config=config) as app:
         await until(lambda: any(view.takes_requests for view in app.router.engines), "the engine takes requests")
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(app.address.rsplit(":", 1)[1]))
-        client = Client(reader, writer)
+        client = await another_client(app)
         yield app, engine, client
         client.leave()
     await engine.stop()
+
+
+async def another_client(app: RouterApp) -> Client:
+    return Client(*await asyncio.open_connection("127.0.0.1", int(app.address.rsplit(":", 1)[1])))
 
 
 async def page(client: Client, target: str) -> dict[str, Any]:
@@ -70,6 +76,40 @@ def test_one_request_is_told_alike_by_metrics_usage_and_access_line(folder: Path
             assert (line["request_id"], line["cached_tokens"], line["outcome"]) == ("mine-1", 256, "ok")
             assert line["client"] == "127.0.0.1"
             assert 0 < line["added_s"] <= line["first_byte_s"] <= line["total_s"]
+
+    run(test)
+
+
+def test_requests_are_answered_while_a_scrape_is_being_made_and_scrapers_share_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its text is made only after a request that came later was answered: on the loop nothing would ever end."""
+    answered, made = threading.Event(), []
+
+    def text_after_an_answer(registry: CollectorRegistry) -> bytes:
+        assert answered.wait(WAIT_S), "no request was answered while the scrape was made"
+        made.append(generate_latest(registry))
+        return made[-1]
+
+    monkeypatch.setattr(telemetry, "generate_latest", text_after_an_answer)
+
+    async def test() -> None:
+        async with one_engine(folder) as (app, _, client):
+            scrapers = [await another_client(app) for _ in range(3)]
+            for scraper in scrapers:
+                scraper.send(method="GET", target="/metrics")
+            await until(lambda: app.router.pages._scrape is not None, "a scrape has begun")  # type: ignore[union-attr]
+            assert (await client.ask()).status == 200
+            answered.set()
+            pages = [await scraper.receive() for scraper in scrapers]
+            assert {(page.status, page.headers["content-type"].split(";")[0]) for page in pages} == {
+                (200, "text/plain")
+            }
+            assert [page.body for page in pages] == made * 3, "made once for all who asked meanwhile"
+            assert b"kveik_router_in_flight 0.0" in made[0], "it tells of the time when it began"
+            assert (await client.ask(method="GET", target="/metrics")).body != made[0]
+            for scraper in scrapers:
+                scraper.leave()
 
     run(test)
 
