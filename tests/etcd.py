@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from kveik.engine.process import free_port
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,24 +31,13 @@ def etcd_binary() -> str:
     return found
 
 
-def unused_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
 class Etcd:
     """One member. Its address and data folder stay the same from start to start."""
 
     def __init__(self, folder: Path) -> None:
         self._binary = etcd_binary()
         self._folder = folder
-        self.port, self._peer_port = unused_ports(2)
+        self.port, self._peer_port = free_port(), free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kveik.config import RouterSettings
+from kveik.engine.process import free_port
 from kveik.errors import FleetError, RefusedError, RegistryError, UnknownEngineError
 from kveik.fleet.etcd import EtcdRegistry
 from kveik.fleet.etcd_gateway import EtcdAddress, EtcdGateway, Write
@@ -17,7 +18,7 @@ from kveik.fleet.member_file import MemberFile
 from kveik.fleet.membership import Membership
 from kveik.fleet.opening import open_registry
 from kveik.records import Record, StateRecord
-from tests.etcd import Etcd, running_etcd, unused_ports
+from tests.etcd import Etcd, running_etcd
 from tests.fleet import engine
 
 #: Above the time that etcd needs for an election, and short enough to wait for its end.
@@ -422,7 +423,7 @@ def test_prefixes_do_not_see_each_other(shared_etcd: Etcd) -> None:
 
 
 def test_another_endpoint_is_used_where_one_does_not_answer(shared_etcd: Etcd, tmp_path: Path) -> None:
-    (dead,) = unused_ports(1)
+    dead = free_port()
     settings = RouterSettings(
         registry=f"etcd://127.0.0.1:{dead},{shared_etcd.address}/two-endpoints",
         registry_file=str(tmp_path / "run" / "fleet.json"),

@@ -6,7 +6,9 @@ stays behind when we are killed.
 """
 
 import contextlib
+import itertools
 import os
+import random
 import re
 import signal
 import socket
@@ -26,6 +28,12 @@ from kveik.errors import EngineStartError
 Progress = Callable[[float], None]
 
 _PYTHON_SEGMENT = re.compile(r"/dev/shm/(?:psm_[0-9a-f]+|sem\.mp-[0-9a-z_]+)")  # noqa: S108 - names, nothing is created
+_KERNELS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+#: Below it are the ports of many well-known services.
+_LOWEST_PORT = 12000
+_PORTS_TRIED = 1000
+_FIRST_PORT = random.randrange(1 << 20)
+_port_numbers = itertools.count()
 
 
 def silent(waited_s: float) -> None:
@@ -33,11 +41,32 @@ def silent(waited_s: float) -> None:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port on loopback that nobody listens on now.
+
+    It lies below those that the kernel gives to connections and to servers that ask for any port, so that none
+    of them takes it until the server listens, seconds later. Each call gives another one, and each process
+    begins elsewhere.
+    """
+    ports = _ports_to_choose()
+    for number in range(_PORTS_TRIED):
+        wanted = ports[(_FIRST_PORT + next(_port_numbers)) % len(ports)] if ports and number < _PORTS_TRIED - 1 else 0
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", wanted))
+            except OSError:
+                continue
+            port: int = probe.getsockname()[1]
+            return port
+    raise EngineStartError("no TCP port of this machine is free")
+
+
+def _ports_to_choose() -> range:
+    """Ports that the kernel does not give away by itself; none where it gives away nearly all."""
+    try:
+        lowest = int(_KERNELS_PORTS.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):  # another kernel than Linux
+        lowest = 0
+    return range(_LOWEST_PORT, lowest) if lowest - _LOWEST_PORT >= _PORTS_TRIED else range(0)
 
 
 class ServerProcess:

@@ -11,15 +11,13 @@ from prometheus_client import CollectorRegistry
 from kveik.cli import agent, main
 from kveik.cli.settings_flags import given_settings
 from kveik.config import AgentSettings, rows
+from kveik.engine.process import free_port
 from tests.agents import connected, running_agent, some_keys, store_blocks
 
 
 @pytest.fixture
 def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_port()
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

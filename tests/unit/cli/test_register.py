@@ -12,6 +12,7 @@ import pytest
 
 from kveik.cli import main, register
 from kveik.engine.client import EngineClient
+from kveik.engine.process import free_port
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.embedded import EmbeddedRegistry
 from kveik.fleet.lifecycle import State
@@ -19,7 +20,6 @@ from kveik.fleet.member_file import MemberFile
 from kveik.fleet.registration import Look
 from kveik.router.fleet_api import Admission, FleetAdmin, FleetApi
 from kveik.simulate.engine import SimulatedEngine
-from tests.etcd import unused_ports
 from tests.fleet import served
 from tests.pages import Pages, served_pages
 
@@ -123,7 +123,7 @@ def test_once_announces_without_a_lease_and_ends(
 
 
 def test_an_engine_that_does_not_come_ends_the_wait_with_3(router: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (port,) = unused_ports(1)
+    port = free_port()
     arguments = ["register", "--router", router, "--engine", f"http://127.0.0.1:{port}", "--wait", "0.1"]
     assert main.main(arguments) == 3
     output = capsys.readouterr()
@@ -132,7 +132,7 @@ def test_an_engine_that_does_not_come_ends_the_wait_with_3(router: str, capsys: 
 
 
 def test_an_engine_that_comes_later_is_waited_for(registry: EmbeddedRegistry, router: str) -> None:
-    (port,) = unused_ports(1)
+    port = free_port()
     with Running("--router", router, "--engine", f"http://127.0.0.1:{port}"):
         assert registry.wait_change(0, 0.3).members == {}
         with SimulatedEngine(port=port):
@@ -140,7 +140,7 @@ def test_an_engine_that_comes_later_is_waited_for(registry: EmbeddedRegistry, ro
 
 
 def test_once_without_a_router_exits_with_3(engine: SimulatedEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    (port,) = unused_ports(1)
+    port = free_port()
     assert main.main(["register", "--router", f"127.0.0.1:{port}", "--engine", engine.url, "--once"]) == 3
     assert "Connection refused" in capsys.readouterr().err
 

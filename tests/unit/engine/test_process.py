@@ -1,7 +1,9 @@
 """Servers that we start end with us, whatever happens."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kveik.engine import process
 from kveik.engine.process import ServerProcess, free_port
 from kveik.errors import EngineStartError
 
@@ -179,11 +182,38 @@ def test_when_the_starter_is_killed_its_servers_end_too(tmp_path: Path) -> None:
     assert eventually(lambda: not any(alive(pid) for pid in family), patience_s=15)
 
 
-def test_free_ports_can_be_listened_on() -> None:
-    import socket
+def test_free_ports_can_be_listened_on_and_each_is_another_one() -> None:
+    ports = [free_port() for _ in range(50)]
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+    assert len(set(ports)) == 50
 
+
+def test_the_kernel_gives_a_free_port_to_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = tmp_path / "ip_local_port_range"
+    monkeypatch.setattr(process, "_KERNELS_PORTS", kernels)
+    kernels.write_text("20000\t60999\n")
+    assert all(12000 <= free_port() < 20000 for _ in range(50))
+
+
+@pytest.mark.parametrize("written", ["1024\t65535\n", "nonsense", ""], ids=["nearly all", "nonsense", "nothing"])
+def test_where_the_kernel_keeps_no_port_back_it_is_asked_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    kernels = tmp_path / "ip_local_port_range"
+    monkeypatch.setattr(process, "_KERNELS_PORTS", kernels)
+    kernels.write_text(written)
     with socket.create_server(("127.0.0.1", free_port())):
         pass
+
+
+def test_a_port_in_use_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    (used := socket.socket()).bind(("127.0.0.1", 0))
+    port = used.getsockname()[1]
+    monkeypatch.setattr(process, "_ports_to_choose", lambda: range(port, port + 1))
+    with used:
+        assert free_port() not in (port, 0)
 
 
 def test_a_server_whose_log_cannot_be_written_does_not_start_and_leaves_no_descriptor(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@ from pathlib import Path
 import pytest
 
 from kveik.config import RouterSettings
+from kveik.engine.process import free_port
 from kveik.errors import ConfigError, RegistryError
 from kveik.fleet.embedded import EmbeddedRegistry
 from kveik.fleet.etcd import EtcdRegistry
 from kveik.fleet.opening import open_registry
-from tests.etcd import unused_ports
 from tests.fleet import engine
 
 
@@ -23,7 +23,7 @@ def test_a_router_keeps_its_fleet_in_a_file_unless_it_is_told_otherwise(tmp_path
 
 
 def test_an_etcd_that_is_away_does_not_stop_the_start(tmp_path: Path) -> None:
-    (port,) = unused_ports(1)
+    port = free_port()
     settings = RouterSettings(
         registry=f"etcd://127.0.0.1:{port}", registry_file=str(tmp_path / "run" / "fleet.json"), registry_deadline_s=0.2
     )
@@ -39,7 +39,7 @@ def test_an_etcd_that_is_away_does_not_stop_the_start(tmp_path: Path) -> None:
 def test_two_routers_of_one_etcd_may_run_on_one_machine_and_one_of_them_keeps_the_copy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (port,) = unused_ports(1)
+    port = free_port()
     settings = RouterSettings(registry=f"etcd://127.0.0.1:{port}", registry_file=str(tmp_path / "run" / "fleet.json"))
     first, second = open_registry(settings), open_registry(settings)
     assert "no copy of the fleet is kept: another router uses" in caplog.text

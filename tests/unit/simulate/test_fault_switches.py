@@ -1,6 +1,5 @@
 """Each fault switch does on the wire what it says, and can be taken back."""
 
-import socket
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 
 from kveik.config import SimEngineSettings
+from kveik.engine.process import free_port
 from kveik.simulate.server import SimServer
 from tests.agents import wait_until
 from tests.unit.simulate.raw import CHAT, Raw, ask, events
@@ -20,12 +20,6 @@ STREAM = {**CHAT, "stream": True, "max_tokens": 20}
 def engine() -> Iterator[SimServer]:
     with SimServer(SimEngineSettings(port=0, control_port=free_port())) as running:
         yield running
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def works(engine: SimServer) -> bool:
