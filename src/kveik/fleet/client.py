@@ -73,9 +73,15 @@ class FleetClient:
         """The whole list, as the router shows it."""
         return self._call("GET", "")
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        what = f"{method} {self.url}{_PATH}{path}"
-        status, raw = self._exchange(method, f"{self._base_path}{_PATH}{path}", body, what)
+    def traffic(self) -> Mapping[str, Any]:
+        """What ``/fleet`` shows: the engines as this router sees them now, with the requests under way at each."""
+        return self._call("GET", "", where="/fleet")
+
+    def _call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, where: str = _PATH
+    ) -> Mapping[str, Any]:
+        what = f"{method} {self.url}{where}{path}"
+        status, raw = self._exchange(method, f"{self._base_path}{where}{path}", body, what)
         answer = _document(raw)
         if status < 300:
             if answer is None:

@@ -49,6 +49,8 @@ def test_a_readmitted_engine_proves_itself_and_takes_requests_again(tmp_path: Pa
             for action, held in (("drain", "draining"), ("isolate", "isolated")):
                 await told(partial(client.hold, "e1", action, "a reason"))
                 await until_state(app, held)
+                (shown,) = (await asyncio.to_thread(client.traffic))["engines"]
+                assert (shown["id"], shown["fleet_state"], shown["in_flight"]) == ("e1", held, 0)
                 assert app.router.engines.open_for("simulated") == []
                 await told(lambda: client.hold("e1", "readmit", ""))
                 await until_state(app, "ready")
