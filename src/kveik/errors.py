@@ -27,6 +27,8 @@
     ├── RenderError            a prompt whose tokens only an engine can tell, or a model folder without a tokenizer
     ├── SuperviseError         a node's supervisor cannot be reached, cannot start, or refuses an order
     ├── RouterStartError       the router cannot listen, or a part that it needs is not installed
+    ├── WatchdogError          the watchdog cannot start
+    │   └── RestartError       an engine could not be restarted: nobody can, or the order was not taken
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
 A miss is not an error, and neither is a block that a store could not give: stores answer
@@ -136,6 +138,14 @@ class RouterStartError(KveikError):
 
 class SuperviseError(KveikError):
     """A node's supervisor cannot be reached, cannot start, or refuses an order; the message says why."""
+
+
+class WatchdogError(KveikError):
+    """The watchdog cannot start; the message says what to do."""
+
+
+class RestartError(WatchdogError):
+    """An engine could not be restarted: nobody can, or the order was not taken."""
 
 
 class VerifyError(KveikError):
