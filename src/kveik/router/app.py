@@ -36,6 +36,7 @@ from kveik.router.prefix_file import PrefixKeeper
 from kveik.router.prefix_index import ApproximateIndex
 from kveik.router.prefix_keys import PrefixHasher
 from kveik.router.prompt import PromptReader
+from kveik.router.status_page import StatusPage
 from kveik.router.telemetry import Telemetry
 
 logger = logging.getLogger("kveik.router")
@@ -62,15 +63,17 @@ class RouterApp:
         index = CombinedIndex(approximate, ExactIndex(settings.exact_blocks_max))
         self.chooser = Chooser(settings, now_s, index)
         self.telemetry = Telemetry(settings, self.chooser)
+        self._status = StatusPage(registry, settings.policy)
         self.router = Router(
             settings,
             Gate(settings, keys, now_s),
             self.chooser,
             PromptReader(PrefixHasher(self._prefixes.secret)),
-            self.telemetry.listeners,
+            [*self.telemetry.listeners, self._status.listener],
             self._forget_slot,
             self.telemetry.tracing,
         )
+        self._status.router = self.router
         self._exact: ExactRouting | None = None
         if settings.exact_index and settings.policy in LOOKS_AT_CACHE:
             self.router.tokens = self._exact = ExactRouting(settings, index, lambda: self.router.engines)
@@ -85,6 +88,7 @@ class RouterApp:
                 "registry": lambda: {"revision": registry.view.revision, "trouble": registry.trouble},
             },
             apart={"usage": self.telemetry.usage_document},
+            status=self._status,
             index_of=self._index_of,
         )
         self._list = StaticList(registry, config, poll_s=settings.engines_poll_s) if config is not None else None
@@ -172,6 +176,7 @@ class RouterApp:
                     if self._exact is not None:
                         self._exact.tick()
                 self.telemetry.tick(now_s)
+                self._status.tick()
             except Exception:  # supervision: without ticks no deadline would ever pass
                 logger.exception("a tick failed; the next one follows")
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kveik.router import http1
 from kveik.router.client_side import ClientConnection, UnderWay
+from kveik.router.dashboard import HEADERS, HTML_TYPE, PAGE
 from kveik.router.engines import EngineView
 from kveik.router.gate import Refused
 from kveik.router.incoming import Incoming
@@ -29,6 +30,16 @@ class Admin(Protocol):
 
     def may_read(self, headers: Mapping[str, str]) -> bool:
         """Whether these headers allow to see the fleet."""
+
+
+class Shown(Protocol):
+    """What the fleet is like, and who tells so: see :mod:`kveik.router.status_page`. Answers are status and JSON."""
+
+    def document(self, query: bytes) -> tuple[int, bytes]:
+        """``GET /fleet/status``."""
+
+    def take_report(self, method: bytes, node: str, body: bytes) -> tuple[int, bytes]:
+        """``PUT /fleet/nodes/NODE``."""
 
 
 class Told(Protocol):
@@ -84,6 +95,8 @@ class _Later:
 
 
 _READING = (b"GET", b"HEAD")
+_NODES = "/fleet/nodes/"
+_FRESH = ((b"cache-control", b"no-store"),)
 
 
 class OwnPages:
@@ -92,7 +105,7 @@ class OwnPages:
     ``metrics`` takes what /metrics shows; what it returns makes the text of it, on a thread of its own.
 
     Each part has a page of its own as well (/fleet/usage); those in ``apart`` have only that, since they are long.
-    ``index_of``: how exactly it is known what an engine holds.
+    ``status``: what the fleet is like. ``index_of``: how exactly it is known what an engine holds.
     """
 
     def __init__(
@@ -102,12 +115,14 @@ class OwnPages:
         metrics: Callable[[], Callable[[], bytes]],
         more: Mapping[str, Callable[[], object]],
         apart: Mapping[str, Callable[[], object]],
+        status: Shown,
         index_of: Callable[[EngineView], object] = lambda _: None,
     ) -> None:
         self._router = router
         self._admin = admin
         self._metrics = metrics
         self._scrape: asyncio.Task[tuple[int, bytes]] | None = None
+        self._status = status
         self._index_of = index_of
         self._more = {"quarantine": router.quarantine.listing, **more}
         self._parts = {
@@ -132,6 +147,9 @@ class OwnPages:
             return True
         if path == b"/metrics":
             return _Later(client, self._scraped(), TEXT_TYPE)
+        if path == b"/dashboard":
+            client.respond(200, PAGE, content_type=HTML_TYPE, headers=HEADERS)
+            return True
         page = self._fixed.get(path)
         if page is None:
             return False
@@ -180,6 +198,9 @@ class OwnPages:
     def _fleet(self, client: ClientConnection, request: Incoming, path: bytes) -> UnderWay | bool:
         headers = _names(request)
         text = path.decode("latin-1")
+        if (text == "/fleet/status" and request.method in _READING) or text.startswith(_NODES):
+            self._show_status(client, request, text, allowed=self._admin.may_read(headers))
+            return True
         part = self._parts.get(text.rstrip("/"))
         if request.method in (b"GET", b"HEAD") and part is not None:
             if not self._admin.may_read(headers):
@@ -198,6 +219,14 @@ class OwnPages:
         method, body = request.method.decode("ascii"), request.body
         work = asyncio.to_thread(self._admin.handle, method, text, headers, body)
         return _Later(client, work)
+
+    def _show_status(self, client: ClientConnection, request: Incoming, path: str, *, allowed: bool) -> None:
+        if not allowed:
+            client.respond(401, _no_token())
+        elif path.startswith(_NODES):
+            client.respond(*self._status.take_report(request.method, path.removeprefix(_NODES), request.body))
+        else:
+            client.respond(*self._status.document(request.target.partition(b"?")[2]), headers=_FRESH)
 
     def document(self) -> Plain:
         """Everything that /fleet shows, as plain values."""

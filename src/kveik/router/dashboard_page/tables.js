@@ -1,0 +1,138 @@
+// The tables. A column is {name, unit, number, key(row), cell(row)}: the cell is made anew when its key changes.
+
+const GOOD = new Set(["ready", "on"]);
+const BAD = new Set(["isolated", "lost", "out", "hung", "half-dead", "dead", "failed", "gone"]);
+const WARN = new Set(["announced", "draining", "busy", "starting", "waiting", "stopping", "degraded"]);
+
+function chip(word) {
+  const kind = GOOD.has(word) ? "good" : BAD.has(word) ? "bad" : WARN.has(word) ? "warn" : "idle";
+  return element("span", { class: `chip ${kind}` }, word);
+}
+
+const small = (...text) => element("small", {}, ...text);
+const none = (why) => element("span", { class: "none", title: why }, NONE);
+
+function meter(value) {
+  const bar = drawn("svg", { class: `meter${value >= 0.9 ? " high" : ""}`, viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" });
+  bar.append(drawn("rect", { width: Math.max(0, Math.min(100, value * 100)), height: 8 }));
+  return bar;
+}
+
+function keepTable(table, caption, columns, rows, idOf, empty) {
+  if (!table.tHead) {
+    table.append(element("caption", { class: "unseen" }, caption), element("thead"), element("tbody"));
+    table.tHead.append(element("tr", {}, ...columns.map(({ name, unit, number }) =>
+      element("th", { scope: "col", class: number ? "n" : null }, name, unit ? small(unit) : null))));
+  }
+  const body = table.tBodies[0];
+  const old = new Map([...body.rows].map((row) => [row.dataset.id, row]));
+  const kept = rows.map((row) => {
+    const id = `=${idOf(row)}`;
+    const line = old.get(id) || newLine(columns, id);
+    columns.forEach((column, n) => show(line.cells[n], column.key(row), () => column.cell(row)));
+    return line;
+  });
+  if (!kept.length) kept.push(old.get("empty") || element("tr", { "data-id": "empty" }, element("td", { colspan: columns.length, class: "empty" })));
+  if (!rows.length) show(kept[0].cells[0], empty, () => empty);
+  if (kept.length !== body.rows.length || kept.some((line, n) => body.rows[n] !== line)) body.replaceChildren(...kept);
+}
+
+function newLine(columns, id) {
+  return element("tr", { "data-id": id }, ...columns.map(({ name, unit, number, wide }, n) => n
+    ? element("td", { class: number ? "n" : wide ? "why" : null, "data-label": unit ? `${name}, ${unit}` : name })
+    : element("th", { scope: "row" })));
+}
+
+const reported = (engine, field) => (engine.report ? engine.report[field] : null);
+const silent = (engine) => engine.report_age_s !== null && engine.report_age_s > 10;
+const unreported = "no watchdog reports this engine";
+
+function engineState(engine, nowS) {
+  const since = known(engine.since_s) ? `for ${span(nowS - engine.since_s)}` : "";
+  const more = [];
+  if (engine.share < 1 && engine.well) more.push(`slow start, ${words(share(engine.share))} of its load`);
+  if (engine.failures_in_a_row) more.push(`${engine.failures_in_a_row} failures in a row`);
+  return { since, more: more.join("; ") };
+}
+
+function condition(engine) {
+  if (!engine.report) return small(unreported);
+  const said = [chip(engine.report.condition)];
+  if (engine.report.degraded) said.push(element("span", { class: "tag" }, "degraded"), small(engine.report.degraded));
+  if (engine.report.why && engine.report.condition !== "ready") said.push(small(engine.report.why));
+  if (silent(engine)) said.push(small(`as reported ${span(engine.report_age_s)} ago`));
+  return said;
+}
+
+const number = (name, unit, value, text) => ({
+  name, unit, number: true, key: (row) => [value(row)],
+  cell: (row) => (known(value(row)) ? text(value(row)) : none(unreported)),
+});
+
+const ENGINE_COLUMNS = [
+  {
+    name: "Engine", key: (e) => [e.id, e.url, e.models, e.simulated, e.node],
+    cell: (e) => [e.id, e.simulated ? element("span", { class: "tag" }, "simulated") : null,
+      small(e.models.join(", ") || "serves no model yet"), small(`${e.url}${e.node ? `, node ${e.node}` : ""}`)],
+  },
+  {
+    name: "State", wide: true, key: (e) => [e.state, e.why, engineState(e, e.nowS)],
+    cell: (e) => {
+      const { since, more } = engineState(e, e.nowS);
+      return element("span", {}, chip(e.state), since ? small(since) : null, e.why ? small(e.why) : null, more ? small(more) : null);
+    },
+  },
+  {
+    name: "Condition", wide: true, key: (e) => [e.report && [e.report.condition, e.report.why, e.report.degraded], silent(e) && span(e.report_age_s)],
+    cell: (e) => element("span", {}, ...[condition(e)].flat()),
+  },
+  {
+    name: "In flight", unit: "requests", number: true, key: (e) => [e.in_flight, reported(e, "running"), reported(e, "waiting")],
+    cell: (e) => element("span", {}, digits(e.in_flight), known(reported(e, "running"))
+      ? small(`${digits(e.report.running)} run, ${digits(e.report.waiting || 0)} wait`) : null),
+  },
+  number("KV use", "of its cache", (e) => reported(e, "kv_use"), (v) => element("span", {}, words(share(v)), meter(v))),
+  {
+    name: "Prompt tokens hit", unit: "local / external", number: true,
+    key: (e) => [reported(e, "local_hit_share"), reported(e, "external_hit_share"), e.measured.cached_share, e.measured.expected_cached_share],
+    cell: (e) => element("span", {}, `${words(share(reported(e, "local_hit_share")))} / ${words(share(reported(e, "external_hit_share")))}`,
+      known(e.measured.cached_share) ? small(`router: ${words(share(e.measured.cached_share))}, expected ${words(share(e.measured.expected_cached_share))}`) : null),
+  },
+  {
+    name: "First token", unit: "p50 / p95", number: true, key: (e) => [e.measured.ttft_p50_s, e.measured.ttft_p95_s],
+    cell: (e) => `${words(seconds(e.measured.ttft_p50_s))} / ${words(seconds(e.measured.ttft_p95_s))}`,
+  },
+  {
+    name: "Output", unit: "tokens/s", number: true, key: (e) => [reported(e, "output_tokens_s"), e.measured.output_tokens_s],
+    cell: (e) => digits(reported(e, "output_tokens_s") ?? e.measured.output_tokens_s),
+  },
+  { name: "Requests", unit: "per s", number: true, key: (e) => [e.measured.requests_s], cell: (e) => digits(e.measured.requests_s) },
+  {
+    name: "Failed", unit: "last minute", number: true, key: (e) => [e.measured.errors, e.measured.retries],
+    cell: (e) => element("span", {}, digits(e.measured.errors), e.measured.retries ? small(`${digits(e.measured.retries)} retries`) : null),
+  },
+  number("Restarts", "by its supervisor", (e) => reported(e, "restarts"), digits),
+];
+
+const TIER_COLUMNS = [
+  { name: "Tier", key: (t) => [t.name, t.node], cell: (t) => [t.name, small(`node ${t.node}`)] },
+  { name: "State", wide: true, key: (t) => [t.state, t.silent], cell: (t) => element("span", {}, GOOD.has(t.state) ? chip(t.state) : [chip("out"), small(t.state)].flat()[0], GOOD.has(t.state) ? null : small(t.state), t.silent ? small("as last reported") : null) },
+  { name: "Blocks", unit: "KV blocks", number: true, key: (t) => [t.blocks], cell: (t) => (known(t.blocks) ? digits(t.blocks) : none()) },
+  {
+    name: "Size", unit: "of its limit", number: true, key: (t) => [t.bytes, t.bytes_max],
+    cell: (t) => element("span", {}, words(bytes(t.bytes)), known(t.bytes_max) && t.bytes_max ? [small(`of ${words(bytes(t.bytes_max))}`)][0] : null,
+      known(t.bytes) && t.bytes_max ? meter(t.bytes / t.bytes_max) : null),
+  },
+  {
+    name: "Rates", unit: "read / written", number: true, key: (t) => [t.read_bytes_s, t.write_bytes_s],
+    cell: (t) => `${rate(t.read_bytes_s)} / ${rate(t.write_bytes_s)}`,
+  },
+];
+
+const rate = (value) => (known(value) ? `${words(bytes(value))}/s` : NONE);
+
+const PART_COLUMNS = [
+  { name: "Process", key: (p) => [p.name, p.node, p.kind], cell: (p) => [p.name, small(`${p.kind}, node ${p.node}`)] },
+  { name: "State", wide: true, key: (p) => [p.state, p.why, p.silent], cell: (p) => element("span", {}, chip(p.state), p.why ? small(p.why) : null, p.silent ? small("as last reported") : null) },
+  { name: "Restarts", unit: "since its supervisor began", number: true, key: (p) => [p.restarts], cell: (p) => digits(p.restarts) },
+];
