@@ -92,6 +92,11 @@ class WatchdogSettings:
         "An engine whose processors work while no token moves (it compiles, or turns in circles) is hung then.",
         unit="s", minimum=1.0, maximum=WAIT_MAX_S,
     )  # fmt: skip
+    hung_unseen_s: float = setting(
+        60.0,
+        "An engine on another machine, whose processors cannot be seen, is hung if no token moves for so long.",
+        unit="s", minimum=1.0, maximum=WAIT_MAX_S,
+    )  # fmt: skip
     restart_grace_s: float = setting(
         30.0,
         "How long a hung engine, already without requests, may come back by itself before it is restarted.",

@@ -31,6 +31,7 @@ MAY_CATCH_EVERYTHING = {
     "store/guarded.py": 1,  # a store's fault becomes the result of its keys
     "supervise/control.py": 1,  # one order that fails must not leave the fleet without an ear
     "store/tier_threads.py": 1,  # hands any exception of a tier to who waits for it
+    "watchdog/errand.py": 1,  # hands any exception of a call to who takes its result
 }
 VAGUE_NAMES = re.compile(r"(^|_)(utils?|common|managers?|helpers?|v1|new|misc|base_?class)(_|$)")
 

@@ -119,13 +119,14 @@ class EngineClient:
         read_timeout_s: float = 300.0,
         connect_timeout_s: float = 5.0,
         api_key: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         parts = _address(url)
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
         self._parts = urllib.parse.urlsplit(self.url)
         self._read_timeout_s = read_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = {**(headers or {}), **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
 
     def __repr__(self) -> str:
         return f"EngineClient({self.url})"
@@ -170,6 +171,14 @@ class EngineClient:
                 raise EngineError(f"{self.url} did not empty its prefix cache within {patience_s:g} s: blocks are held")
             time.sleep(0.05)
 
+    def version(self) -> str:
+        """The version of the server, as vLLM tells it; empty where it does not."""
+        try:
+            told = self._json("GET", "/version").get("version")
+        except EngineStatusError:
+            return ""
+        return told if isinstance(told, str) else ""
+
     def server_config(self) -> Mapping[str, Any]:
         """vLLM's own configuration. In vLLM's development mode only: status 404 without it."""
         config = self._json("GET", "/server_info?config_format=json").get("vllm_config")
@@ -178,6 +187,10 @@ class EngineClient:
     def metrics(self) -> MetricsSnapshot:
         """All metrics of the engine now."""
         return parse_metrics(self._call("GET", "/metrics").decode("utf8", "replace"))
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The JSON object that a JSON body gets for an answer."""
+        return self._json("POST", path, body)
 
     def complete(self, request: CompletionRequest, model: str) -> Completion:
         """Run one completion, streaming, and measure the time to its first token."""

@@ -28,6 +28,13 @@ class Metric(Enum):
     EXTERNAL_HITS = "vllm:external_prefix_cache_hits_total"
     RUNNING = "vllm:num_requests_running"
     WAITING = "vllm:num_requests_waiting"
+    OUTPUT_TOKENS = "vllm:generation_tokens_total"
+    ITERATIONS = "vllm:iteration_tokens_total_count"  # of a histogram: one a step
+    CACHE_USAGE = "vllm:kv_cache_usage_perc"  # a share, 0 to 1
+    TTFT_SUM_S = "vllm:time_to_first_token_seconds_sum"
+    TTFT_COUNT = "vllm:time_to_first_token_seconds_count"
+    DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
+    ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
     CACHE_CONFIG = "vllm:cache_config_info"
     KVEIK_LOOKUPS = "kveik_connector_lookups_total"  # label outcome
     KVEIK_TOKENS_USED = "kveik_connector_tokens_used_total"
@@ -84,9 +91,12 @@ class MetricsSnapshot:
 
     def by_label(self, metric: Metric, name: str) -> dict[str, float]:
         """The sums of ``metric`` for each value of one label that is above 0."""
+        return {value: total for value, total in self.series(metric, name).items() if total}
+
+    def series(self, metric: Metric, name: str) -> dict[str, float]:
+        """The sums of ``metric`` for each value of one label, those of 0 too. Raises as :meth:`total`."""
         values = {value for series in self.samples.get(metric.value, {}) for label, value in series if label == name}
-        sums = {value: self.total(metric, **{name: value}) for value in sorted(values)}
-        return {value: total for value, total in sums.items() if total}
+        return {value: self.total(metric, **{name: value}) for value in sorted(values)}
 
     def label(self, metric: Metric, name: str) -> str:
         """The value of one label of an info metric; empty when it is not there."""

@@ -1,5 +1,6 @@
 """What the watchdog sees of an engine, and what it makes of it: the values between its eyes and its hands."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -34,17 +35,26 @@ class Probed(Enum):
 
     RIGHT = "right"
     WRONG = "wrong"  # an answer, but not the known one: other tokens by far, not finite, or empty
-    LATE = "late"  # no answer within its deadline
+    LATE = "late"  # no answer, and nobody waits for it any more
     REFUSED = "refused"  # nobody listens
-    FAILED = "failed"  # an HTTP error, or a connection that broke
+    FAILED = "failed"  # an HTTP error of the engine, or a connection that broke
+    UNFIT = "unfit"  # the engine listens, but wants no such question (HTTP 4xx): the probe's fault, not the engine's
+
+
+@dataclass(frozen=True, slots=True)
+class RankCounters:
+    """What one data-parallel rank did: its steps so far, and its requests that run or wait."""
+
+    iterations: float = 0.0
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
     """Counters and gauges of one reading of an engine's metrics; they only grow, but for the gauges.
 
-    ``prompt_tokens``, ``output_tokens``, ``iterations``: totals over all ranks. ``running`` and
-    ``waiting``: requests. ``per_rank_iterations``: one total a data-parallel rank, by its label.
+    ``prompt_tokens``, ``output_tokens``, ``iterations``: totals over all ranks. Steps without a token are
+    iterations, too. ``running`` and ``waiting``: requests. ``per_rank``: by the label of the rank.
     """
 
     prompt_tokens: float = 0.0
@@ -52,22 +62,44 @@ class Counters:
     iterations: float = 0.0
     running: int = 0
     waiting: int = 0
-    per_rank_iterations: dict[str, float] = field(default_factory=dict)
+    per_rank: Mapping[str, RankCounters] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """What one look at an engine's processes on this machine shows.
+
+    ``processor_s``: seconds of processor time that the processes that compute (engine cores, workers and what they
+    started) used since they were first seen; ``starved_s``: for which their threads were ready and had no
+    processor; ``per_rank_s``: processor time by rank, where there are several. All three only grow. ``stopped``:
+    processes that were stopped by a signal. ``missing``: what was there and is gone; empty where all live.
+    ``resident_bytes``: host memory of all processes.
+    """
+
+    processor_s: float = 0.0
+    starved_s: float = 0.0
+    per_rank_s: Mapping[str, float] = field(default_factory=dict)
+    stopped: int = 0
+    missing: str = ""
+    resident_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One look at an engine. Times are monotonic seconds.
 
-    ``probe`` is None while a probe is still under way (``probe_age_s`` old). ``counters`` is None where
-    metrics did not answer. ``process_alive`` is None for an engine whose processes we cannot see, and
-    ``processor_s`` (seconds of processor time that all its processes have used) too.
+    ``probe`` is what became of the last probe, the ``number``-th since the first look, and None while one is
+    under way (``probe_age_s`` old) or none has been sent yet; looks come oftener than probes, so the same
+    outcome may stand in several samples. ``probe_rank``: the data-parallel rank that it was meant for, if one.
+    ``counters`` is None where metrics have not answered since the last look. ``processes`` is None for an engine
+    whose processes we cannot see.
     """
 
     at_s: float
     probe: Probed | None
+    number: int = 0
     probe_age_s: float = 0.0
+    probe_rank: str = ""
     detail: str = ""
     counters: Counters | None = None
-    process_alive: bool | None = None
-    processor_s: float | None = None
+    processes: ProcessFacts | None = None

@@ -1,0 +1,160 @@
+"""The watchdog's eyes on one engine: one look, one :class:`~kveik.watchdog.verdict.Sample`. A look never waits.
+
+Probe and metrics are asked for on threads; a look takes what has come in since the last one and sends the next.
+Look about five times in a probe period; probes are sent once in a period all the same.
+"""
+
+from collections.abc import Sequence
+
+from kveik.clock import SYSTEM_CLOCK, Clock
+from kveik.config_fleet import WatchdogSettings
+from kveik.engine.client import EngineClient
+from kveik.engine.metrics import Metric, MetricsSnapshot
+from kveik.errors import EngineError
+from kveik.watchdog.errand import Errand
+from kveik.watchdog.probe import Prober, ProbeResult
+from kveik.watchdog.processes import ProcessReader
+from kveik.watchdog.reference import References
+from kveik.watchdog.verdict import Counters, Probed, ProcessFacts, RankCounters, Sample
+
+#: Looks in a probe period that :func:`look_period_s` proposes.
+LOOKS = 5
+#: A probe that waited for so many deadlines is given up, so that another one can be sent: an engine that hangs
+#: gathers one in a minute.
+GIVE_UP_DEADLINES = 12
+
+
+def look_period_s(settings: WatchdogSettings) -> float:
+    """How often to look."""
+    return settings.probe_period_s / LOOKS
+
+
+class Eyes:
+    """Looks at one engine. For one thread; ``references`` may be shared with the eyes of other engines."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        settings: WatchdogSettings,
+        references: References,
+        *,
+        api_key: str = "",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.name = name
+        self.metrics: MetricsSnapshot | None = None  # the last that was read
+        self._settings = settings
+        self._references = references
+        self._clock = clock
+        self._url, self._api_key = url, api_key
+        self._client = EngineClient(url, read_timeout_s=settings.probe_deadline_s, api_key=api_key)
+        self._processes = ProcessReader()
+        self._number = 0
+        self.restarted()
+
+    def restarted(self) -> None:
+        """The engine was started anew: forget what was asked of the old one, and what it said."""
+        self._probe: Errand[ProbeResult] = Errand(f"probe-{self.name}")
+        self._reading: Errand[MetricsSnapshot | None] = Errand(f"metrics-{self.name}")
+        self._last: ProbeResult | None = None
+        self._rank = ""
+        self._ranks: list[str] = []
+        self._due_s = self._clock.monotonic()
+        patience_s = GIVE_UP_DEADLINES * self._settings.probe_deadline_s
+        self._prober = Prober(self._url, patience_s=patience_s, api_key=self._api_key)
+        self._references.forget(self.name)
+
+    def look(self, pids: Sequence[int] | None) -> Sample:
+        """What there is to see now. ``pids``: the engine's processes on this machine, leader first; None if unseen."""
+        now_s = self._clock.monotonic()
+        counters = self._counters()
+        self._take_probe()
+        sample = self._sample(now_s, counters, None if pids is None else self._processes.read(pids))
+        if not self._reading.away:
+            self._reading.begin(self._read_metrics, now_s)
+        if not self._probe.away and now_s >= self._due_s:
+            self._send_probe(now_s)
+        return sample
+
+    def _sample(self, now_s: float, counters: Counters | None, processes: ProcessFacts | None) -> Sample:
+        away, last = self._probe.away, self._last
+        return Sample(
+            at_s=now_s,
+            probe=None if away or last is None else last.probed,
+            number=self._number,
+            probe_age_s=self._probe.age_s(now_s),
+            probe_rank=self._rank if away else "",
+            detail="" if away or last is None else last.detail,
+            counters=counters,
+            processes=processes,
+        )
+
+    def _counters(self) -> Counters | None:
+        """What metrics said since the last look."""
+        snapshot = self._reading.take()
+        if snapshot is None:
+            return None
+        self.metrics = snapshot
+        counters = counters_of(snapshot)
+        self._ranks = sorted(counters.per_rank) if counters is not None and len(counters.per_rank) > 1 else []
+        return counters
+
+    def _read_metrics(self) -> MetricsSnapshot | None:
+        try:
+            return self._client.metrics()
+        except EngineError:
+            return None
+
+    def _send_probe(self, now_s: float) -> None:
+        self._due_s = now_s + self._settings.probe_period_s
+        self._number += 1
+        rank = self._rank = self._ranks[self._number % len(self._ranks)] if self._ranks else ""
+        prober = self._prober
+        self._probe.begin(lambda: prober.ask(rank), now_s)
+
+    def _take_probe(self) -> None:
+        """Take what became of a probe. A wrong answer is asked for again at once."""
+        result = self._probe.take()
+        if result is None:
+            return
+        self._last = self._judged(result)
+        if self._last.probed is Probed.WRONG:
+            self._due_s = self._clock.monotonic()
+        elif self._last.probed is Probed.REFUSED:
+            self._references.forget(self.name)
+
+    def _judged(self, result: ProbeResult) -> ProbeResult:
+        """The result, WRONG if its answer is not the known one."""
+        if result.reply is None:
+            return result
+        namespace = self.metrics.namespace if self.metrics is not None else ""
+        question = f"{result.model} ({result.way})"
+        judgement = self._references.judge(self.name, result.reply, question=question, namespace=namespace)
+        if not judgement.right:
+            return ProbeResult(Probed.WRONG, judgement.why, result.reply, result.took_s, result.model, result.way)
+        detail = f"{judgement.why}, {result.detail}"
+        return ProbeResult(Probed.RIGHT, detail, result.reply, result.took_s, result.model, result.way)
+
+
+def counters_of(snapshot: MetricsSnapshot) -> Counters | None:
+    """The counters in a reading of vLLM's metrics; None where there are none, or none that are numbers."""
+    if not snapshot.has(Metric.OUTPUT_TOKENS):
+        return None
+    try:
+        steps, running, waiting = (
+            snapshot.series(metric, "engine") for metric in (Metric.ITERATIONS, Metric.RUNNING, Metric.WAITING)
+        )
+        return Counters(
+            prompt_tokens=snapshot.total(Metric.PROMPT_TOKENS),
+            output_tokens=snapshot.total(Metric.OUTPUT_TOKENS),
+            iterations=sum(steps.values()),
+            running=int(sum(running.values())),
+            waiting=int(sum(waiting.values())),
+            per_rank={
+                rank: RankCounters(count, int(running.get(rank, 0) + waiting.get(rank, 0)))
+                for rank, count in steps.items()
+            },
+        )
+    except EngineError:
+        return None
