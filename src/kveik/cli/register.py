@@ -14,11 +14,11 @@ import msgspec
 
 from kveik.clock import Deadline
 from kveik.engine.client import EngineClient
-from kveik.engine.introduction import introduce
 from kveik.errors import ConfigError, EngineError, FleetError
 from kveik.fleet.announcement import LEASE_DEFAULT_S, LEASE_MAX_S, LEASE_MIN_S, EngineAnnouncement, check_announcement
 from kveik.fleet.client import FleetClient
 from kveik.fleet.registration import RETRY_S, Look, Registration
+from kveik.watchdog.announcing import EngineWatch
 
 HELP = "keep an engine registered with a router: a sidecar beside the engine"
 
@@ -99,42 +99,6 @@ def register(args: argparse.Namespace, stop: threading.Event) -> int:
     except EngineError as error:  # an address that is none
         print(f"kveik register: {error}", file=sys.stderr)
         return 2
-
-
-class EngineWatch:
-    """Looks at one engine and puts what it says into ``words``, where they say nothing themselves."""
-
-    def __init__(self, client: EngineClient, words: EngineAnnouncement) -> None:
-        self._client = client
-        self._words = words
-        self._said: EngineAnnouncement | None = None
-
-    def look(self) -> tuple[Look, EngineAnnouncement | None, str]:
-        """What the engine showed, its announcement if it answered, and why it did not."""
-        try:
-            return Look.ANSWERS, self._introduction(), ""
-        except EngineError as error:
-            refused = isinstance(error.__cause__, ConnectionRefusedError)
-            self._said = None
-            return (Look.REFUSES if refused else Look.SILENT), None, str(error)
-
-    def _introduction(self) -> EngineAnnouncement:
-        if self._said is not None:
-            # Its models may change while it runs, the rest of what it says does not: metrics are long.
-            names = tuple(dict.fromkeys(model.name for model in self._client.models()))
-            if names == self._said.models:
-                return self._said
-        said = introduce(self._client)
-        words = msgspec.structs.replace(
-            self._words,
-            models=said.models,
-            max_model_tokens=said.max_model_tokens,
-            block_tokens=self._words.block_tokens or said.block_tokens,
-            namespace=self._words.namespace or said.namespace,
-            simulated=said.simulated,
-        )
-        self._said = words if said.complete or self._words.namespace else None
-        return words
 
 
 def _keep(registration: Registration, stop: threading.Event, say: Say) -> int:

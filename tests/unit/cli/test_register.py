@@ -11,17 +11,14 @@ from pathlib import Path
 import pytest
 
 from kveik.cli import main, register
-from kveik.engine.client import EngineClient
 from kveik.engine.process import free_port
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.embedded import EmbeddedRegistry
 from kveik.fleet.lifecycle import State
 from kveik.fleet.member_file import MemberFile
-from kveik.fleet.registration import Look
 from kveik.router.fleet_api import Admission, FleetAdmin, FleetApi
 from kveik.simulate.engine import SimulatedEngine
 from tests.fleet import served
-from tests.pages import Pages, served_pages
 
 TOKEN = "s3cret-token"
 
@@ -198,45 +195,3 @@ def test_a_signal_withdraws_the_engine_and_ends_with_0(
         f"engine seven is withdrawn from {router}",
     ]
     assert registry.members() == ()
-
-
-def test_a_namespace_that_the_engine_tells_later_is_announced_and_metrics_are_read_no_more() -> None:
-    asked: list[str] = []
-    pages: Pages = {
-        "/v1/models": (200, '{"data": [{"id": "qwen3-8b"}]}'),
-        "/metrics": (200, "kveik_connector_attached 1.0\n"),
-    }
-    with served_pages(pages, asked) as url:
-        watch = register.EngineWatch(EngineClient(url), EngineAnnouncement(url=url))
-        assert seen(watch).namespace == ""
-        pages["/metrics"] = 200, 'kveik_connector_attached 1.0\nkveik_connector_namespace{digest="abcd"} 1.0\n'
-        assert seen(watch).namespace == "abcd"
-        asked.clear()
-        assert seen(watch).namespace == "abcd"
-        assert asked == ["/v1/models"]
-
-
-def test_an_adapter_that_was_loaded_is_announced() -> None:
-    pages: Pages = {"/v1/models": (200, '{"data": [{"id": "qwen3-8b"}]}'), "/metrics": (200, "")}
-    with served_pages(pages) as url:
-        watch = register.EngineWatch(EngineClient(url), EngineAnnouncement(url=url))
-        assert seen(watch).models == ("qwen3-8b",)
-        pages["/v1/models"] = 200, '{"data": [{"id": "qwen3-8b"}, {"id": "adapter"}]}'
-        assert seen(watch).models == ("qwen3-8b", "adapter")
-
-
-def test_an_engine_that_answers_nonsense_is_silent_and_one_that_is_not_there_refuses() -> None:
-    pages: Pages = {"/v1/models": (500, "oops")}
-    with served_pages(pages) as url:
-        watch = register.EngineWatch(EngineClient(url), EngineAnnouncement(url=url))
-        look, words, why = watch.look()
-        assert (look, words) == (Look.SILENT, None)
-        assert "HTTP 500: oops" in why
-    assert watch.look()[0] is Look.REFUSES
-
-
-def seen(watch: register.EngineWatch) -> EngineAnnouncement:
-    look, words, _ = watch.look()
-    assert look is Look.ANSWERS
-    assert words is not None
-    return words
