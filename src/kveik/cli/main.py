@@ -10,6 +10,7 @@ import kveik
 
 #: Every command and its module. A module has ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``.
 COMMANDS = {
+    "init": "kveik.cli.init",
     "agent": "kveik.cli.agent",
     "router": "kveik.cli.router",
     "stats": "kveik.cli.stats",
