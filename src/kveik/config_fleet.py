@@ -117,4 +117,20 @@ class WatchdogSettings:
         1.0, "Pause before a second restart in a row; doubles.", unit="s", minimum=0.0, maximum=WAIT_MAX_S
     )
     restart_pause_max_s: float = setting(300.0, "Longest such pause.", unit="s", minimum=0.0, maximum=WAIT_MAX_S)
+    restart_command_s: float = setting(
+        120.0, "Longest run of a restart command; then it is ended and counts as failed.", unit="s", minimum=1.0,
+        maximum=WAIT_MAX_S,
+    )  # fmt: skip
+    warm_up_s: float = setting(
+        120.0, "Longest wait for each answer of a warm-up, before an engine gets requests.", unit="s", minimum=0.1,
+        maximum=WAIT_MAX_S,
+    )  # fmt: skip
+    lease_s: float = setting(
+        600.0,
+        "How long routers keep an engine without a word from the watchdog: a watchdog that dies loses none.",
+        unit="s", minimum=1.0, maximum=WAIT_MAX_S,
+    )  # fmt: skip
+    report_period_s: float = setting(
+        2.0, "How often the routers are told how the node is.", unit="s", minimum=0.1, maximum=60.0
+    )
     evidence_max: int = setting(20, "Bundles of evidence that are kept; the oldest go.", unit="bundles", minimum=1)

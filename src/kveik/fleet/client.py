@@ -15,6 +15,7 @@ import msgspec
 
 from kveik.errors import AdmissionError, ConfigError, FleetError, RefusedError, RegistryError, UnknownEngineError
 from kveik.fleet.announcement import EngineAnnouncement
+from kveik.fleet.report import NodeReport
 
 _PATH = "/fleet/engines"
 _ERRORS: Mapping[int, type[FleetError | ConfigError]] = {
@@ -76,6 +77,10 @@ class FleetClient:
     def traffic(self) -> Mapping[str, Any]:
         """What ``/fleet`` shows: the engines as this router sees them now, with the requests under way at each."""
         return self._call("GET", "", where="/fleet")
+
+    def report(self, report: NodeReport) -> None:
+        """Tell how a node is."""
+        self._call("PUT", f"/{_quoted(report.node)}", msgspec.to_builtins(report), where="/fleet/nodes")
 
     def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, where: str = _PATH

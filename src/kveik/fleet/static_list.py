@@ -6,6 +6,7 @@
     url = "http://10.0.0.7:8000"
     engine_id = "seven"                  # all but url may be left out
     models = ["qwen3-8b"]
+    restart = ["docker", "restart", "seven"]  # for the watchdog, which reads it elsewhere
 
 A list that is not valid changes nothing: the engines of the last good one stay.
 """
@@ -24,6 +25,9 @@ from kveik.errors import ConfigError, FleetError, UnknownEngineError
 from kveik.fleet.announcement import EngineAnnouncement, check_announcement
 from kveik.fleet.membership import Member
 from kveik.fleet.registry import Registry
+
+#: Fields of an entry that say nothing of the engine itself.
+FOR_WATCHDOG = frozenset({"restart"})
 
 _NEVER = (-1,)
 
@@ -47,8 +51,9 @@ def parse_list(entries: Sequence[Any], source: str) -> tuple[EngineAnnouncement,
         where = f"{source}: entry {number} of engines"
         if not isinstance(entry, dict) or "lease_s" in entry:
             raise ConfigError(f"{where}: expected a table without lease_s: a listed engine has no lease")
+        words = {name: value for name, value in entry.items() if name not in FOR_WATCHDOG}
         try:
-            engine = check_announcement(msgspec.convert({**entry, "lease_s": 0.0}, EngineAnnouncement))
+            engine = check_announcement(msgspec.convert({**words, "lease_s": 0.0}, EngineAnnouncement))
         except (msgspec.ValidationError, ConfigError) as error:
             raise ConfigError(f"{where}: {error}") from error
         first = names.setdefault(engine.name, number), addresses.setdefault(engine.host_port, number)

@@ -1,5 +1,7 @@
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ from kveik.fleet.embedded import EmbeddedRegistry
 from kveik.fleet.lifecycle import Event, State
 from kveik.fleet.member_file import MemberFile
 from kveik.fleet.registration import RETRY_S, Act, Look, Registration, next_act
+from kveik.fleet.report import NodeReport
 from kveik.router.fleet_api import Admission, FleetAdmin, FleetApi
 from tests.fleet import engine, served
+from tests.pages import serving
 
 OPEN = Admission("", loopback=True)
 
@@ -203,3 +207,23 @@ def test_something_else_than_a_router_is_not_taken_for_one(sidecar: Sidecar) -> 
     client = FleetClient(f"http://127.0.0.1:{sidecar.port}/elsewhere")
     with pytest.raises(RegistryError, match="no such path"):
         client.renew("e1")
+
+
+def test_a_report_of_a_node_goes_to_its_own_place() -> None:
+    got: list[tuple[str, dict[str, object]]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            got.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Quiet."""
+
+    with serving(Handler) as url:
+        FleetClient(url).report(NodeReport(node="n0", fleet="demo", at_s=5.0))
+    ((path, document),) = got
+    assert path == "/fleet/nodes/n0"
+    assert (document["node"], document["fleet"], document["at_s"]) == ("n0", "demo", 5.0)

@@ -79,6 +79,13 @@ def test_a_list_that_is_not_valid_is_refused_naming_entry_and_field(tmp_path: Pa
         read_list(file)
 
 
+def test_what_an_entry_says_to_the_watchdog_changes_nothing_here(tmp_path: Path) -> None:
+    file = tmp_path / "kveik.toml"
+    file.write_text('[[engines]]\nurl = "http://10.0.0.7:8000"\nrestart = ["docker", "restart", "seven"]\n')
+    (engine,) = read_list(file)
+    assert engine.url == "http://10.0.0.7:8000"
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml"):
         read_list(tmp_path / "none.toml")
