@@ -148,14 +148,14 @@ def start_agent(
     agent = ServerProcess("agent", [python, "-m", "kveik.cli.main", "agent"], environment, log_folder / "agent.log")
     agent.start()
     try:
-        agent.wait_ready(lambda: _listens(path), timeout_s)
+        agent.wait_ready(lambda: listens(path), timeout_s)
     except BaseException:
         agent.stop()
         raise
     return agent
 
 
-def _listens(path: Path) -> bool:
+def listens(path: Path) -> bool:
     """Whether somebody accepts connections on this Unix socket."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)

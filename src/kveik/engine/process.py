@@ -1,15 +1,14 @@
 """A server process that we start, watch and certainly end, with all of its children.
 
-Each server runs under :mod:`kveik.engine.tether` in a session and process group of its own, so a
-Ctrl-C on our terminal does not hit it first, one signal reaches the whole group, and nothing
-stays behind when we are killed.
+Each server runs in a session and process group of its own, so a Ctrl-C on our terminal does not hit it
+first and one signal reaches the whole group; and under :mod:`kveik.engine.tether`, unless that is not
+wanted, so nothing stays behind when we are killed.
 """
 
 import contextlib
 import itertools
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -22,12 +21,12 @@ from typing import Self
 
 import psutil
 
+from kveik.engine.group import kill_group, shared_memory_of, signal_group, wait_group_gone
 from kveik.errors import EngineStartError
 
 #: Called while waiting, with the seconds waited so far.
 Progress = Callable[[float], None]
 
-_PYTHON_SEGMENT = re.compile(r"/dev/shm/(?:psm_[0-9a-f]+|sem\.mp-[0-9a-z_]+)")  # noqa: S108 - names, nothing is created
 _KERNELS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 #: Below it are the ports of many well-known services.
 _LOWEST_PORT = 12000
@@ -70,7 +69,10 @@ def _ports_to_choose() -> range:
 
 
 class ServerProcess:
-    """One server: a command, its environment, its log file. A context manager that ends it."""
+    """One server: a command, its environment, its log file. A context manager that ends it.
+
+    ``tethered``: whether it ends with us in any case; else it goes on when we are killed.
+    """
 
     def __init__(
         self,
@@ -78,13 +80,17 @@ class ServerProcess:
         command: Sequence[str],
         environment: Mapping[str, str],
         log: Path,
+        *,
+        tethered: bool = True,
     ) -> None:
         self.name = name
+        self._tethered = tethered
         self.log = log
         self._command = list(command)
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
+        self._exit_code: int | None = None
 
     def __repr__(self) -> str:
         return f"ServerProcess({self.name}, {'running' if self.running else 'not running'})"
@@ -103,21 +109,33 @@ class ServerProcess:
     @property
     def running(self) -> bool:
         """Whether the server's first process lives."""
-        return self._process is not None and not _has_ended(self._process.pid)
+        return self._process is not None and _end_of(self._process.pid) is None
+
+    @property
+    def group(self) -> int:
+        """Its process group, which is also the id of the process that leads it; 0 when it does not run."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the last run ended, negative for a signal; None while it runs."""
+        if self._process is None or self._exit_code is not None:
+            return self._exit_code
+        ended = _end_of(self._process.pid)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def start(self) -> None:
         """Start the server; output is appended to the log. Raises EngineStartError when it can't run."""
         if self.running:
             raise EngineStartError(f"{self.name} is running already")
         self.stop()
-        reading_end, self._lifeline = os.pipe()
-        command = [
-            sys.executable,
-            "-m",
-            "kveik.engine.tether",
-            str(reading_end),
-            *self._command,
-        ]
+        self._exit_code = None
+        command, ends = self._command, []
+        if self._tethered:
+            reading_end, self._lifeline = os.pipe()
+            command, ends = [sys.executable, "-m", "kveik.engine.tether", str(reading_end), *command], [reading_end]
         try:
             with self.log.open("ab") as log:
                 self._process = subprocess.Popen(
@@ -126,14 +144,15 @@ class ServerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(reading_end,),
+                    pass_fds=ends,
                     start_new_session=True,
                 )
         except OSError as error:
             self._close_lifeline()
             raise EngineStartError(f"cannot start {self.name}: {error}") from error
         finally:
-            os.close(reading_end)
+            for end in ends:
+                os.close(end)
 
     def wait_ready(self, probe: Callable[[], bool], timeout_s: float, progress: Progress = silent) -> float:
         """Call ``probe`` until it is true; the seconds that took.
@@ -161,10 +180,11 @@ class ServerProcess:
         if self._process is None:
             return []
         try:
-            children: list[psutil.Process] = psutil.Process(self._process.pid).children(recursive=True)
+            leader = psutil.Process(self._process.pid)
+            children: list[psutil.Process] = leader.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        return children
+        return children if self._tethered else [leader, *children]
 
     def processor_s(self) -> float:
         """Seconds of processor time that the server and its children have used; 0 when it does not run."""
@@ -175,13 +195,22 @@ class ServerProcess:
                 total += times.user + times.system
         return total
 
+    def terminate(self) -> None:
+        """Ask the server's first process to end (SIGTERM), and wait for nothing: it ends its children itself."""
+        first = self.processes[:1]
+        if first:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                first[0].terminate()
+        elif self._process is not None:
+            signal_group(self._process.pid, signal.SIGTERM)  # the tether has not started it yet
+
     def stop(self, grace_s: float = 15.0) -> None:
         """End the group: SIGTERM, and SIGKILL for what is left after ``grace_s``. Safe to repeat."""
         process = self._process
         if process is not None:
-            _signal_group(process.pid, signal.SIGTERM)
+            signal_group(process.pid, signal.SIGTERM)
             until_s = time.monotonic() + grace_s
-            while not _has_ended(process.pid) and time.monotonic() < until_s:
+            while _end_of(process.pid) is None and time.monotonic() < until_s:
                 time.sleep(0.02)
         self.kill()
 
@@ -190,10 +219,10 @@ class ServerProcess:
         process, self._process = self._process, None
         if process is not None:
             # Not reaped yet, so nobody else can have this group id.
-            orphans = _shared_memory_of(process.pid)
-            _signal_group(process.pid, signal.SIGKILL)
-            _wait_group_gone(process.pid, patience_s=5.0)
-            process.wait()
+            orphans = shared_memory_of(process.pid)
+            kill_group(process.pid)
+            wait_group_gone(process.pid, patience_s=5.0)
+            self._exit_code = process.wait()
             for orphan in orphans:
                 orphan.unlink(missing_ok=True)
         self._close_lifeline()
@@ -212,41 +241,6 @@ class ServerProcess:
             self._lifeline = -1
 
 
-def _has_ended(pid: int) -> bool:
-    """Whether our child has ended, without reaping it: its group id must stay taken."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
-
-
-def _wait_group_gone(group: int, patience_s: float) -> None:
-    """Wait until no process of the group runs any more, so that ports and memory are free."""
-    until_s = time.monotonic() + patience_s
-    while _living_members(group) and time.monotonic() < until_s:
-        time.sleep(0.02)
-
-
-def _shared_memory_of(group: int) -> set[Path]:
-    """Python's own shared-memory segments and semaphores that the group maps.
-
-    vLLM's processes talk through some hundred MiB of them, and the process that would remove them
-    is killed with the rest.
-    """
-    found: set[Path] = set()
-    for pid in _living_members(group):
-        with contextlib.suppress(OSError):
-            maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf8", errors="replace")
-            found.update(Path(path) for path in _PYTHON_SEGMENT.findall(maps))
-    return found
-
-
-def _living_members(group: int) -> list[int]:
-    members = []
-    for process in psutil.process_iter(["status"]):
-        with contextlib.suppress(ProcessLookupError):
-            if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
-                members.append(process.pid)
-    return members
+def _end_of(pid: int) -> "os.waitid_result | None":
+    """How our child ended, without reaping it: its group id must stay taken. None while it runs."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

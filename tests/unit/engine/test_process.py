@@ -271,3 +271,60 @@ def test_the_tether_ends_its_group_when_the_lifeline_is_cut(tmp_path: Path) -> N
     assert tether.poll() is None
     os.close(lifeline)
     assert tether.wait(20) == 128 + signal.SIGTERM
+
+
+def test_a_server_without_a_tether_leads_its_group_itself_and_goes_on_without_us(tmp_path: Path) -> None:
+    starter = textwrap.dedent(
+        f"""
+        import os, sys
+        from pathlib import Path
+        from kveik.engine.process import ServerProcess
+        server = ServerProcess("free", [sys.executable, "-c", "import time; time.sleep(600)"], os.environ,
+                               Path({str(tmp_path / "log")!r}), tethered=False)
+        server.start()
+        print(server.group, flush=True)
+        os.kill(os.getpid(), 9)
+        """
+    )
+    done = subprocess.run(python(starter), capture_output=True, text=True, check=False)
+    group = int(done.stdout)
+    assert alive(group)
+    assert os.getpgid(group) == group
+    os.killpg(group, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("tethered", [True, False])
+def test_a_server_that_is_asked_to_end_ends_its_children_itself(tmp_path: Path, tethered: bool) -> None:
+    """Only the first process gets the signal: workers that got it too would end under their work."""
+    told = tmp_path / "told"
+    script = textwrap.dedent(
+        f"""
+        import signal, subprocess, sys, time
+        heard = "import signal, time; signal.signal(15, lambda *_: print('child heard', flush=True)); "
+        child = subprocess.Popen([sys.executable, "-c", heard + "print('child up', flush=True); time.sleep(600)"])
+        signal.signal(15, lambda *_: (child.kill(), sys.exit(7)))
+        open({str(told)!r}, "w").close()
+        time.sleep(600)
+        """
+    )
+    with ServerProcess("server", python(script), os.environ, tmp_path / "log", tethered=tethered) as server:
+        server.start()
+        assert server.exit_code is None
+        assert eventually(told.exists)
+        assert eventually(lambda: "child up" in server.log_tail())
+        server.terminate()
+        assert eventually(lambda: not server.running)
+        assert server.exit_code == 7
+        assert "child heard" not in server.log_tail()
+        server.stop()
+        assert server.exit_code == 7
+        assert server.group == 0
+        server.terminate()
+
+
+def test_a_server_that_was_killed_says_by_which_signal(tmp_path: Path) -> None:
+    with ServerProcess("s", python("import time; time.sleep(600)"), os.environ, tmp_path / "log", tethered=False) as s:
+        s.start()
+        os.kill(s.group, signal.SIGKILL)
+        assert eventually(lambda: not s.running)
+        assert s.exit_code == -signal.SIGKILL
