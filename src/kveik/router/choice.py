@@ -79,7 +79,15 @@ class Chooser:
                 for e, identity in fleet.identified
             ]
         held = cached.get
-        shared = self._most_by_group(cached, fleet).get
+        most = self._most_by_group(cached, fleet)
+        if not most:
+            return [
+                Candidate(
+                    e.slot, e.in_flight, e.waiting_tokens, held(e.slot, 0), 0, e.prefill_tokens_s, e.share, e.chosen, i
+                )
+                for e, i in fleet.identified
+            ]
+        shared = most.get
         return [
             Candidate(
                 e.slot,

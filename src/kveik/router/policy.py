@@ -152,24 +152,16 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
     Reasons: ``prefix`` (it holds most of the prompt), ``shared`` (none holds it, the shared cache
     does), ``load`` (nothing is cached), ``spread`` (another holds more, but is too busy).
     """
-    in_flight, shares, held, fastest = 1, 0.0, 0, 0.0
+    in_flight, shares, held = 1, 0.0, 0
     for candidate in candidates:  # by hand: max() and sum() cost more than all the rest of a decision
         in_flight += candidate.in_flight
         shares += candidate.share
         if candidate.cached_tokens > held:  # noqa: PLR1730
             held = candidate.cached_tokens
-        if candidate.prefill_tokens_s > fastest:  # noqa: PLR1730
-            fastest = candidate.prefill_tokens_s
-    unknown_rate = fastest or costs.prefill_tokens_s
-    weight = copy_weight(_holders(candidates, held), len(candidates)) if held else 1.0
-    best, least_s = candidates[0], math.inf
-    prompt_tokens = facts.prompt_tokens
-    for candidate in candidates:
-        rate = candidate.prefill_tokens_s or unknown_rate
-        cost_s = expected_cost_s(candidate, prompt_tokens, held, weight, rate, costs)
-        if cost_s < least_s or (cost_s == least_s and candidate.order < best.order):
-            best, least_s = candidate, cost_s
-    if best.in_flight >= FEW and best.in_flight >= bound(in_flight, best.in_flight, best.share, shares):
+    best = _soonest(candidates, facts.prompt_tokens, held, costs)
+    # Who has no more than its fair share is below its bound.
+    busy = best.in_flight >= FEW and best.in_flight * shares > in_flight * best.share
+    if busy and best.in_flight >= bound(in_flight, best.in_flight, best.share, shares):
         costs_s = expected_costs_s(candidates, facts.prompt_tokens, costs)
         best = min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
     if held > best.cached_tokens:
@@ -179,6 +171,29 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
     else:
         reason = "shared" if best.shared_tokens else "load"
     return _choice(best, reason, facts)
+
+
+def _soonest(candidates: Sequence[Candidate], prompt_tokens: int, held: int, costs: Costs) -> Candidate:
+    """Of which :func:`expected_cost_s` is least, worked out by hand: calling it for each engine costs twice as much."""
+    more = copy_weight(_holders(candidates, held), len(candidates)) - 1.0 if held else 0.0
+    in_flight_s, load_rate, unknown_rate = costs.in_flight_s, costs.load_tokens_s, 0.0
+    best, least_s = candidates[0], math.inf
+    for candidate in candidates:
+        rate = candidate.prefill_tokens_s
+        if not rate:
+            rate = unknown_rate = unknown_rate or rate_of(candidate, candidates, costs)
+        ready = candidate.cached_tokens
+        cost_s = candidate.in_flight * in_flight_s
+        if candidate.shared_tokens and load_rate > rate:
+            ready += candidate.shared_tokens
+            cost_s += candidate.shared_tokens / load_rate
+        compute: float = candidate.waiting_tokens + prompt_tokens - ready
+        if held > ready:
+            compute += more * (held - ready)
+        cost_s = (cost_s + compute / rate) / candidate.share
+        if cost_s < least_s or (cost_s == least_s and candidate.order < best.order):
+            best, least_s = candidate, cost_s
+    return best
 
 
 def least_load(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:

@@ -172,6 +172,15 @@ def test_a_few_requests_in_flight_do_not_copy_a_prefix() -> None:
 
 
 @given(engines())
+def test_cache_aware_goes_where_the_first_token_is_expected_soonest(candidates: list[Candidate]) -> None:
+    for candidate in candidates:
+        candidate.in_flight %= FEW  # nobody is busy
+    costs_s = expected_costs_s(candidates, 4000, COSTS)
+    soonest = min(candidates, key=lambda c: (costs_s[c.slot], c.order))
+    assert cache_aware(candidates, prompt(4000), COSTS).slot == soonest.slot
+
+
+@given(engines())
 def test_with_equal_load_the_engine_with_the_longest_prefix_gets_the_request(candidates: list[Candidate]) -> None:
     for candidate in candidates:
         candidate.in_flight, candidate.waiting_tokens, candidate.shared_tokens = 2, 300, 0
