@@ -184,8 +184,8 @@ def test_a_signal_has_the_file_read_again_though_it_looks_the_same(tmp_path: Pat
 
 def test_settings_still_refuse_sections_that_nobody_knows(tmp_path: Path) -> None:
     file = tmp_path / "kveik.toml"
-    file.write_text("[engine]\nurl = 'x'", encoding="utf8")
-    with pytest.raises(ConfigError, match="unknown section 'engine'"):
+    file.write_text("[motor]\nurl = 'x'", encoding="utf8")
+    with pytest.raises(ConfigError, match="unknown section 'motor'"):
         load(AgentSettings, file=file)
 
 
