@@ -29,6 +29,7 @@
     ├── RouterStartError       the router cannot listen, or a part that it needs is not installed
     ├── WatchdogError          the watchdog cannot start
     │   └── RestartError       an engine could not be restarted: nobody can, or the order was not taken
+    ├── RollError              a roll cannot begin, or a step of it failed
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
 A miss is not an error, and neither is a block that a store could not give: stores answer
@@ -146,6 +147,10 @@ class WatchdogError(KveikError):
 
 class RestartError(WatchdogError):
     """An engine could not be restarted: nobody can, or the order was not taken."""
+
+
+class RollError(KveikError):
+    """A roll cannot begin, or a step of it failed; the message says why."""
 
 
 class VerifyError(KveikError):

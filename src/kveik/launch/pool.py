@@ -5,7 +5,7 @@ under way there.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from kveik.errors import FleetError, UnknownEngineError
@@ -38,6 +38,7 @@ class PooledEngine:
     in_flight: int = 0
     why: str = ""
     namespace: str = ""
+    models: tuple[str, ...] = ()
 
 
 #: States in the order in which one of several routers' views counts: the furthest from traffic first.
@@ -105,6 +106,7 @@ def _engine(shown: Any) -> PooledEngine:
             in_flight=int(shown["in_flight"]),
             why=str(shown["why"]),
             namespace=str(shown["namespace"]),
+            models=tuple(shown["models"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FleetError(
@@ -123,11 +125,11 @@ def _both(one: PooledEngine, other: PooledEngine) -> PooledEngine:
         in_flight=one.in_flight + other.in_flight,
         why=first.why or one.why or other.why,
         namespace=one.namespace or other.namespace,
+        models=one.models or other.models,
     )
 
 
 def _known_to(one: PooledEngine, routers: int, of: int) -> PooledEngine:
     if routers == of:
         return one
-    why = one.why or f"only {routers} of {of} routers know it"
-    return PooledEngine(one.name, one.url, one.state, False, one.in_flight, why, one.namespace)
+    return replace(one, takes=False, why=one.why or f"only {routers} of {of} routers know it")

@@ -19,6 +19,7 @@ from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.engine import SimulatedEngine
 
 PROMPT = tuple(range(100, 150))
+from tests.pages import served_pages
 
 
 @contextmanager
@@ -86,6 +87,12 @@ def test_an_engine_that_hides_cached_tokens_gives_minus_one(engine: SimulatedEng
 
 def test_the_model_and_its_limit_are_read(engine: SimulatedEngine) -> None:
     assert EngineClient(engine.url).model() == ServedModel("simulated", 2048, simulated=True)
+
+
+def test_the_servers_version_is_read_and_one_that_tells_none_has_none(engine: SimulatedEngine) -> None:
+    assert EngineClient(engine.url).version().startswith("kveik-sim-")
+    with served_pages({"/health": (200, "")}) as url:
+        assert EngineClient(url).version() == ""
 
 
 def test_an_address_may_end_with_v1_or_a_slash_or_lack_the_scheme(engine: SimulatedEngine) -> None:

@@ -20,6 +20,7 @@ def shown(name: str = "a", **fields: Any) -> dict[str, Any]:
         "in_flight": 0,
         "why": "",
         "namespace": "ab",
+        "models": ["m"],
         **fields,
     }
 
@@ -45,7 +46,7 @@ class ShownRouter:
 def test_an_engine_takes_requests_if_it_is_ready_and_its_breaker_closed() -> None:
     pool = joined([{"engines": [shown("a"), shown("b", breaker="open"), shown("c", fleet_state="draining")]}])
     assert {name: engine.takes for name, engine in pool.items()} == {"a": True, "b": False, "c": False}
-    assert pool["a"] == PooledEngine("a", "http://10.0.0.1/a", "ready", takes=True, namespace="ab")
+    assert pool["a"] == PooledEngine("a", "http://10.0.0.1/a", "ready", takes=True, namespace="ab", models=("m",))
 
 
 def test_what_is_under_way_counts_at_all_routers_and_the_furthest_from_traffic_is_the_state() -> None:
