@@ -17,9 +17,9 @@ from kveik.engine.client import CompletionRequest, EngineClient, EngineStatusErr
 from kveik.errors import EngineError
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.engine import SimulatedEngine
+from tests.pages import served_pages
 
 PROMPT = tuple(range(100, 150))
-from tests.pages import served_pages
 
 
 @contextmanager
