@@ -60,6 +60,14 @@ class EngineSettings:
         "How far the model is compiled: as vLLM chooses, or without (eager).",
         choices=("auto", "eager"),
     )
+    proof_routes: bool = setting(
+        True,
+        "Serve vLLM's development routes on engines that only this machine reaches: `kveik verify` and `kveik roll` "
+        "empty caches by them.",
+    )
+    simulated: bool = setting(
+        False, "Start simulated engines, which compute nothing and say so everywhere, to try a fleet out."
+    )
     fall_back: bool = setting(True, "Start an engine in the next simpler mode if a compiled or graph mode fails.")
     arguments: str = setting("", "Further arguments for vLLM, as in a shell.")
     environment: str = setting("", "Further environment variables, as NAME=VALUE NAME=VALUE.")

@@ -5,6 +5,7 @@ The builders are pure; :class:`Engine` and :func:`start_agent` are the thin part
 """
 
 import contextlib
+import json
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ class EngineSpec:
 
     ``connector`` holds settings of the ``[connector]`` table, or is None for an engine without
     Kveik. ``cores`` is vLLM-CPU's core list, for example ``0`` or ``0-3``; empty leaves it alone.
+    ``served_name``: empty for the name of the model's folder. ``events`` and ``replay``: where others find its KV
+    events; empty: it publishes none. ``shutdown_s``: how long running requests may go on after SIGTERM.
     """
 
     name: str
@@ -38,23 +41,38 @@ class EngineSpec:
     connector: Mapping[str, Any] | None = None
     extra_arguments: Sequence[str] = ()
     extra_environment: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    served_name: str = ""
+    events: str = ""
+    replay: str = ""
+    shutdown_s: int = 0
 
     @property
     def url(self) -> str:
         """Where the engine will listen."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
 
 def engine_command(spec: EngineSpec) -> list[str]:
     """The command line of a vLLM server for tests and proofs: eager, one model, loopback only."""
-    command = [spec.python, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(spec.model), "--served-model-name", spec.model.name]
-    command += ["--host", "127.0.0.1", "--port", str(spec.port), "--dtype", spec.dtype]
-    command += [
-        "--enforce-eager",
-        "--enable-prompt-tokens-details",
-        "--disable-uvicorn-access-log",
-    ]
+    return [spec.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(spec.model), "--enforce-eager",
+            *_arguments(spec)]  # fmt: skip
+
+
+def serve_command(spec: EngineSpec) -> list[str]:
+    """The command line of a vLLM server for a fleet: ``vllm serve``, which alone knows ranks without an API server."""
+    command = [spec.python, "-m", "vllm.entrypoints.cli.main", "serve", str(spec.model), *_arguments(spec)]
+    if spec.shutdown_s:
+        command += ["--shutdown-timeout", str(spec.shutdown_s)]
+    return command
+
+
+def _arguments(spec: EngineSpec) -> list[str]:
+    command = ["--served-model-name", spec.served_name or spec.model.name]
+    command += ["--host", spec.host, "--port", str(spec.port), "--dtype", spec.dtype]
+    command += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
+    if spec.events:
+        command += ["--kv-events-config", kv_events_argument(spec.events, spec.replay)]
     if spec.max_model_tokens:
         command += ["--max-model-len", str(spec.max_model_tokens)]
     if spec.kv_cache_bytes:
@@ -62,6 +80,25 @@ def engine_command(spec: EngineSpec) -> list[str]:
     if spec.connector is not None:
         command += ["--kv-transfer-config", kv_transfer_argument(spec.connector)]
     return [*command, *spec.extra_arguments]
+
+
+def kv_events_argument(events: str, replay: str) -> str:
+    """The value of ``--kv-events-config`` for an engine that is found at these ZMQ endpoints.
+
+    vLLM binds a publisher to all addresses only (``vllm/distributed/kv_events.py``, 0.32): it would connect to one.
+    """
+    config = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": _everywhere(events),
+        "replay_endpoint": _everywhere(replay) if replay else None,
+    }
+    return json.dumps(config, separators=(",", ":"))
+
+
+def _everywhere(endpoint: str) -> str:
+    scheme, _, rest = endpoint.partition("://")
+    return f"tcp://*:{rest.rpartition(':')[2]}" if scheme == "tcp" else endpoint
 
 
 def engine_environment(spec: EngineSpec, inherited: Mapping[str, str]) -> dict[str, str]:

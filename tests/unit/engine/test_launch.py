@@ -20,6 +20,8 @@ from kveik.engine.launch import (
     check_engine_python,
     engine_command,
     engine_environment,
+    kv_events_argument,
+    serve_command,
     start_agent,
 )
 from kveik.engine.process import free_port
@@ -49,6 +51,42 @@ def test_an_engine_with_kveik_gets_its_settings() -> None:
     config = json.loads(value_after(engine_command(spec), "--kv-transfer-config"))
     assert config["kv_load_failure_policy"] == "recompute"
     assert config["kv_connector_extra_config"] == {"socket": "/run/a.sock"}
+
+
+FLEET_SPEC = EngineSpec(
+    name="engine-a",
+    python="/venv/bin/python",
+    model=Path("/models/small"),
+    port=18000,
+    host="10.0.0.1",
+    served_name="qwen",
+    events="tcp://10.0.0.1:20000",
+    replay="tcp://10.0.0.1:21000",
+    shutdown_s=120,
+)
+
+
+def test_an_engine_of_a_fleet_is_served_as_people_do_it_and_lets_requests_finish() -> None:
+    command = serve_command(FLEET_SPEC)
+    assert command[:5] == ["/venv/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/small"]
+    assert "--enforce-eager" not in command
+    assert value_after(command, "--served-model-name") == "qwen"
+    assert value_after(command, "--host") == "10.0.0.1"
+    assert value_after(command, "--shutdown-timeout") == "120"
+    assert FLEET_SPEC.url == "http://10.0.0.1:18000"
+    assert "--shutdown-timeout" not in serve_command(SPEC)
+
+
+def test_kv_events_are_published_on_all_addresses_which_is_the_only_way_that_vllm_binds() -> None:
+    config = json.loads(value_after(serve_command(FLEET_SPEC), "--kv-events-config"))
+    assert config["enable_kv_cache_events"]
+    assert (config["endpoint"], config["replay_endpoint"]) == ("tcp://*:20000", "tcp://*:21000")
+    assert "--kv-events-config" not in serve_command(SPEC)
+
+
+def test_kv_events_for_this_machine_alone_go_through_a_socket_file() -> None:
+    config = json.loads(kv_events_argument("ipc:///run/a.events", ""))
+    assert (config["endpoint"], config["replay_endpoint"]) == ("ipc:///run/a.events", None)
 
 
 def test_further_arguments_come_last_so_that_they_win() -> None:
