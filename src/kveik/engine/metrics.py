@@ -33,6 +33,7 @@ class Metric(Enum):
     CACHE_USAGE = "vllm:kv_cache_usage_perc"  # a share, 0 to 1
     TTFT_SUM_S = "vllm:time_to_first_token_seconds_sum"
     TTFT_COUNT = "vllm:time_to_first_token_seconds_count"
+    QUEUE_SUM_S = "vllm:request_queue_time_seconds_sum"
     DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
     ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
     CACHE_CONFIG = "vllm:cache_config_info"

@@ -12,7 +12,8 @@ from kveik.engine.client import EngineClient
 from kveik.engine.metrics import Metric, MetricsSnapshot
 from kveik.errors import EngineError
 from kveik.watchdog.errand import Errand
-from kveik.watchdog.probe import Prober, ProbeResult
+from kveik.watchdog.leaks import Vitals
+from kveik.watchdog.probe import PROMPT, Prober, ProbeResult
 from kveik.watchdog.processes import ProcessReader
 from kveik.watchdog.reference import References
 from kveik.watchdog.verdict import Counters, Probed, ProcessFacts, RankCounters, Sample
@@ -60,22 +61,40 @@ class Eyes:
         self._last: ProbeResult | None = None
         self._rank = ""
         self._ranks: list[str] = []
+        self._resident_bytes: float | None = None
+        self._answered, self._took_s = 0, 0.0  # of probes
         self._due_s = self._clock.monotonic()
         patience_s = GIVE_UP_DEADLINES * self._settings.probe_deadline_s
         self._prober = Prober(self._url, patience_s=patience_s, api_key=self._api_key)
         self._references.forget(self.name)
+
+    def hurry(self) -> None:
+        """Send the next probe with the next look: an engine that starts is asked oftener."""
+        self._due_s = min(self._due_s, self._clock.monotonic())
 
     def look(self, pids: Sequence[int] | None) -> Sample:
         """What there is to see now. ``pids``: the engine's processes on this machine, leader first; None if unseen."""
         now_s = self._clock.monotonic()
         counters = self._counters()
         self._take_probe()
-        sample = self._sample(now_s, counters, None if pids is None else self._processes.read(pids))
+        processes = None if pids is None else self._processes.read(pids)
+        self._resident_bytes = None if processes is None else float(processes.resident_bytes)
+        sample = self._sample(now_s, counters, processes)
         if not self._reading.away:
             self._reading.begin(self._read_metrics, now_s)
         if not self._probe.away and now_s >= self._due_s:
             self._send_probe(now_s)
         return sample
+
+    def vitals(self) -> Vitals:
+        """What the engine uses and how it has served, by the last readings; take it once in a VITALS_PERIOD_S."""
+        now_s, snapshot = self._clock.monotonic(), self.metrics
+        if snapshot is None:
+            return Vitals(now_s, self._resident_bytes)
+        try:
+            return vitals_of(snapshot, now_s, self._resident_bytes, self._answered, self._took_s)
+        except EngineError:
+            return Vitals(now_s, self._resident_bytes)
 
     def _sample(self, now_s: float, counters: Counters | None, processes: ProcessFacts | None) -> Sample:
         away, last = self._probe.away, self._last
@@ -128,6 +147,8 @@ class Eyes:
         """The result, WRONG if its answer is not the known one."""
         if result.reply is None:
             return result
+        self._answered += 1
+        self._took_s += result.took_s
         namespace = self.metrics.namespace if self.metrics is not None else ""
         question = f"{result.model} ({result.way})"
         judgement = self._references.judge(self.name, result.reply, question=question, namespace=namespace)
@@ -158,3 +179,24 @@ def counters_of(snapshot: MetricsSnapshot) -> Counters | None:
         )
     except EngineError:
         return None
+
+
+def vitals_of(
+    snapshot: MetricsSnapshot, at_s: float, resident_bytes: float | None, probes: int, probes_s: float
+) -> Vitals:
+    """Vitals by a reading of vLLM's metrics, without the ``probes`` that took ``probes_s`` in all.
+
+    Raises :class:`EngineError` for metrics that are no finite numbers.
+    """
+    idle = not snapshot.busy and snapshot.has(Metric.CACHE_USAGE)
+    served_s = snapshot.total(Metric.TTFT_SUM_S) - snapshot.total(Metric.QUEUE_SUM_S) - probes_s
+    return Vitals(
+        at_s=at_s,
+        host_bytes=resident_bytes,
+        kv_share=max(snapshot.series(Metric.CACHE_USAGE, "engine").values(), default=None) if idle else None,
+        prompt_tokens=max(0.0, snapshot.total(Metric.PROMPT_TOKENS) - probes * len(PROMPT)),
+        ttft_sum_s=max(0.0, served_s),
+        ttft_count=max(0.0, snapshot.total(Metric.TTFT_COUNT) - probes),
+        draft_tokens=snapshot.total(Metric.DRAFT_TOKENS),
+        accepted_tokens=snapshot.total(Metric.ACCEPTED_TOKENS),
+    )

@@ -16,14 +16,13 @@ _RANK = re.compile(r"VLLM::EngineCore_DP(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One process in one look. ``ran_s``: processor time; ``waited_s``: time in which it waited for a processor."""
+    """One process in one look; ``ran_s`` is its processor time."""
 
     pid: int
     parent: int
     title: str
     status: str
     ran_s: float
-    waited_s: float
     resident_bytes: int
 
 
@@ -35,7 +34,7 @@ class ProcessReader:
 
     def _begin(self, leader: int) -> None:
         self._leader = leader
-        self._before: dict[int, _Seen] = {}
+        self._before: dict[int, tuple[float, float]] = {}  # seconds that a process ran, and waited to
         self._parts: dict[int, str] = {}  # titled processes that have been seen
         self._ran_s = self._waited_s = 0.0
         self._per_rank_s: dict[str, float] = {}
@@ -67,17 +66,15 @@ class ProcessReader:
 
     def _count(self, seen: dict[int, _Seen]) -> None:
         """Add what the processes that compute used since the last look."""
-        for pid in _computing(seen):
-            now, before = seen[pid], self._before.get(pid)
-            if before is not None:
-                ran_s = max(0.0, now.ran_s - before.ran_s)
-                self._ran_s += ran_s
-                self._waited_s += max(0.0, now.waited_s - before.waited_s)
-                if rank := _rank_of(pid, seen):
-                    self._per_rank_s[rank] = self._per_rank_s.get(rank, 0.0) + ran_s
-            elif rank := _rank_of(pid, seen):
-                self._per_rank_s.setdefault(rank, 0.0)
-        self._before = seen
+        now = {pid: (seen[pid].ran_s, _waited_s(pid)) for pid in _computing(seen)}
+        for pid, (ran_s, waited_s) in now.items():
+            before_ran_s, before_waited_s = self._before.get(pid, (ran_s, waited_s))
+            used_s = max(0.0, ran_s - before_ran_s)
+            self._ran_s += used_s
+            self._waited_s += max(0.0, waited_s - before_waited_s)
+            if rank := _rank_of(pid, seen):
+                self._per_rank_s[rank] = self._per_rank_s.get(rank, 0.0) + used_s
+        self._before = now
 
 
 def _computing(seen: dict[int, _Seen]) -> Iterable[int]:
@@ -112,11 +109,11 @@ def _look_at(pid: int) -> _Seen | None:
             resident = process.memory_info().rss
             parent = process.ppid()
     except psutil.AccessDenied:
-        return _Seen(pid, 0, "", "", 0.0, 0.0, 0)
+        return _Seen(pid, 0, "", "", 0.0, 0)
     except psutil.Error:
         return None
     ran_s = times.user + times.system + times.children_user + times.children_system
-    return _Seen(pid, parent, title, status, ran_s, _waited_s(pid), resident)
+    return _Seen(pid, parent, title, status, ran_s, resident)
 
 
 def _waited_s(pid: int) -> float:

@@ -324,7 +324,7 @@ lives = st.lists(
 )
 
 
-@examples(max_examples=30, deadline=None)
+@examples(max_examples=20, deadline=None)
 @for_all(lives, st.booleans(), st.booleans())
 def test_an_engine_whose_tokens_move_is_never_sick(
     life: list[tuple[float, float, bool, bool]], answered: bool, unseen: bool
@@ -336,7 +336,7 @@ def test_an_engine_whose_tokens_move_is_never_sick(
         assert not any(condition.sick for condition in engine.looks(seconds))
 
 
-@examples(max_examples=30, deadline=None)
+@examples(max_examples=20, deadline=None)
 @for_all(lives)
 def test_a_frozen_engine_is_always_found_and_never_after_the_bound(life: list[tuple[float, float, bool, bool]]) -> None:
     engine = ready_engine()
@@ -348,7 +348,7 @@ def test_a_frozen_engine_is_always_found_and_never_after_the_bound(life: list[tu
     assert engine.until(Condition.HUNG, 60) <= THREE_PERIODS_S
 
 
-@examples(max_examples=30, deadline=None)
+@examples(max_examples=20, deadline=None)
 @for_all(lives, st.floats(-900, 1e6))
 def test_only_differences_of_time_count(life: list[tuple[float, float, bool, bool]], shift_s: float) -> None:
     """Times are whole looks, so that a shift by a multiple of them rounds nothing."""
@@ -364,7 +364,7 @@ def test_only_differences_of_time_count(life: list[tuple[float, float, bool, boo
             assert one == dataclasses.replace(other, since_s=other.since_s - shift_s)
 
 
-@examples(max_examples=30, deadline=None)
+@examples(max_examples=20, deadline=None)
 @for_all(lives)
 def test_verdicts_do_not_flap_between_sick_and_well(life: list[tuple[float, float, bool, bool]]) -> None:
     """A sick engine is well again only after a token or a right answer: here there is none after the freeze."""
