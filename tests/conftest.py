@@ -11,9 +11,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.vllm_need import needs_vllm
+
+# A busy machine is no failure: examples have no time limit of their own, only tests have.
+hypothesis.settings.register_profile("kveik", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("kveik")
 
 ROOT = Path(__file__).resolve().parents[1]
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
@@ -33,6 +38,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     """Mark what needs vLLM, and give tests with real engines the time that starting one takes."""
     for item in items:
+        if " at 0x" in item.nodeid:  # workers that run tests side by side must call them the same
+            raise pytest.UsageError(f"the name of {item.nodeid} differs from run to run: give its parameters ids")
         if item.get_closest_marker("engine"):
             item.add_marker("vllm")
             if item.get_closest_marker("timeout") is None:

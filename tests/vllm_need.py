@@ -19,12 +19,19 @@ def needs_vllm(file: Path) -> bool:
 
 def _reaches_engine(file: Path, seen: set[Path]) -> bool:
     seen.add(file)
-    for name in imported_at_load(ast.parse(file.read_text(encoding="utf8"))):
-        if name.partition(".")[0] in ENGINE_PACKAGES:
-            return True
-        if any(_reaches_engine(module, seen) for module in _files_of(name) if module not in seen):
-            return True
-    return False
+    at_once, modules = _imports_of(file)
+    return at_once or any(_reaches_engine(module, seen) for module in modules if module not in seen)
+
+
+@cache
+def _imports_of(file: Path) -> tuple[bool, tuple[Path, ...]]:
+    """Whether it imports torch or vLLM itself, and the modules of this repository that it imports.
+
+    Kept, since every test run parses all sources for it: several hundred files import each other.
+    """
+    names = set(imported_at_load(ast.parse(file.read_text(encoding="utf8"))))
+    at_once = any(name.partition(".")[0] in ENGINE_PACKAGES for name in names)
+    return at_once, tuple({module: None for name in sorted(names) for module in _files_of(name)})
 
 
 def imported_at_load(tree: ast.Module) -> Iterator[str]:
@@ -45,8 +52,9 @@ def imported_at_load(tree: ast.Module) -> Iterator[str]:
                 yield str(call.args[0].value)
 
 
-def _files_of(name: str) -> Iterator[Path]:
+@cache
+def _files_of(name: str) -> tuple[Path, ...]:
     """The module ``name`` of this repository and the packages around it, as files; nothing for other names."""
     parts = name.split(".")
-    for stem in (root.joinpath(*parts[:depth]) for root in IMPORT_ROOTS for depth in range(1, len(parts) + 1)):
-        yield from (file for file in (stem / "__init__.py", stem.with_suffix(".py")) if file.exists())
+    stems = (root.joinpath(*parts[:depth]) for root in IMPORT_ROOTS for depth in range(1, len(parts) + 1))
+    return tuple(file for stem in stems for file in (stem / "__init__.py", stem.with_suffix(".py")) if file.exists())

@@ -105,7 +105,7 @@ def test_the_last_token_is_always_computed_as_in_the_engine() -> None:
     assert index.match(prompt(TOKENS[:97]), 0) == {0: 96}
 
 
-@pytest.mark.parametrize("chain", [HashChain(), HashChain(seed="0"), HashChain("sha256_cbor")], ids=str)
+@pytest.mark.parametrize("chain", [HashChain(), HashChain(seed="0"), HashChain("sha256_cbor")])
 @pytest.mark.parametrize("short", [True, False])
 def test_how_an_engine_hashes_does_not_matter(chain: HashChain, short: bool) -> None:
     index, cache = opened(0, 1), SpeakingCache(chain, short=short)
