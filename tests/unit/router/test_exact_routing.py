@@ -5,111 +5,39 @@ import json
 import random
 import time
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from kveik.config import RouterSettings, SimEngineSettings
 from kveik.errors import RenderError
-from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
 from kveik.router import exact_routing
-from kveik.router.app import RouterApp, running_router
 from kveik.router.exactness import Exactness, Predictions
 from kveik.router.model_folder import Rendering
 from kveik.router.parity import DIFFERS, KINDS, SAME, UNKNOWN, Verdict
-from kveik.router.tokenizer import TokenizerFiles
-from kveik.simulate.server import SimServer
 from tests.model_folders import CHATML, make_model_folder
+from tests.unit.router.exact_rig import (
+    MODEL,
+    ask,
+    cached,
+    chat,
+    engine,
+    last_choice,
+    routing,
+    settled,
+    shown,
+    until_exact,
+    until_why,
+    words,
+)  # fmt: skip
 from tests.unit.router.rig import run, until
-
-MODEL = "simulated"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model_folder(tmp_path_factory.mktemp("model"))
-
-
-def engine(renders: Path | None, **given: Any) -> SimServer:
-    """An engine with events that renders by the files of a folder, or in its own way."""
-    own = Rendering(renders, TokenizerFiles()) if renders is not None else None
-    settings: dict[str, Any] = {
-        "port": 0, "events": "tcp://127.0.0.1:*", "events_replay": "tcp://127.0.0.1:*", "max_model_tokens": 8192,
-        **given,
-    }  # fmt: skip
-    render = None if own is None else lambda path, body: own.prompt(path.encode(), body).packed
-    return SimServer(SimEngineSettings(**settings), render=render)
-
-
-def words(server: SimServer, name: str, folder: Path | None = None, **given: Any) -> EngineAnnouncement:
-    labels = {"model_path": str(folder)} if folder is not None else {}
-    events = {"events": server.events_endpoint, "replay": server.replay_endpoint, **given}
-    return EngineAnnouncement(url=server.url, engine_id=name, namespace="ab", labels=labels, lease_s=60.0, **events)
-
-
-@asynccontextmanager
-async def routing(tmp_path: Path, *engines: EngineAnnouncement, **given: Any) -> AsyncIterator[RouterApp]:
-    settings = RouterSettings(port=0, registry_file=str(tmp_path / "fleet.json"), drain_s=0.0, **given)
-    async with running_router(settings) as app:
-        client = FleetClient(app.address)
-        for one in engines:
-            await asyncio.to_thread(client.announce, one)
-        yield app
-
-
-def shown(app: RouterApp, name: str = "e1") -> dict[str, Any]:
-    view = app.router.engines.by_name.get(name)
-    return app._index_of(view) if view is not None else {"kind": "?", "why": "?"}
-
-
-def is_exact(app: RouterApp, name: str) -> bool:
-    return bool(shown(app, name)["kind"] == "exact")
-
-
-async def until_exact(app: RouterApp, *names: str) -> None:
-    for name in names:
-        await until(partial(is_exact, app, name), f"{name} is exact: {shown(app, name)}")
-
-
-async def until_why(app: RouterApp, why: str, name: str = "e1") -> None:
-    await until(lambda: why in shown(app, name)["why"], f"{why!r}, but {shown(app, name)}")
-    assert shown(app, name)["kind"] == "approximate"
-
-
-async def ask(app: RouterApp, path: str = "/v1/chat/completions", **members: Any) -> dict[str, Any]:
-    body = json.dumps({"model": MODEL, "max_tokens": 2, **members}).encode()
-
-    def post() -> dict[str, Any]:
-        request = urllib.request.Request(app.address + path, body, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            read: dict[str, Any] = json.load(answer)
-        return read
-
-    return await asyncio.to_thread(post)
-
-
-def chat(*texts: str) -> dict[str, Any]:
-    roles = ("user", "assistant")
-    return {"messages": [{"role": roles[number % 2], "content": text} for number, text in enumerate(texts)]}
-
-
-def last_choice(app: RouterApp) -> dict[str, Any]:
-    return app.chooser.last_choices()[0]
-
-
-def cached(answer: dict[str, Any]) -> int:
-    return int((answer["usage"].get("prompt_tokens_details") or {}).get("cached_tokens", 0))
-
-
-async def settle_events() -> None:
-    """Events are published when an answer is; they are here a moment later."""
-    await asyncio.sleep(0.05)
 
 
 def test_predicted_cached_tokens_are_the_real_ones_for_all_kinds_of_bodies(tmp_path: Path, folder: Path) -> None:
@@ -123,7 +51,7 @@ def test_predicted_cached_tokens_are_the_real_ones_for_all_kinds_of_bodies(tmp_p
                 members = json.loads(one.request(MODEL))
                 for _ in range(2):
                     await ask(app, one.target.decode(), **members)
-                    await settle_events()
+                    await settled(app, server)
                 expected = last_choice(app)["engines"]["e1"]["cached_tokens"]
                 tokens = last_choice(app)["prompt_tokens"]
                 assert expected == (tokens - 1) // 16 * 16, f"{one.kind}: {last_choice(app)}"
@@ -147,7 +75,7 @@ def test_conversations_that_grow_are_predicted_to_the_block_and_followed_to_thei
                     choice = last_choice(app)
                     assert cached(answer) == choice["engines"][choice["engine"]]["cached_tokens"], choice
                     talk += [answer["choices"][0]["message"]["content"], f"And {draw.random()}? " * 6]
-                    await settle_events()
+                    await settled(app, one, two)
             figures = [shown(app, name) for name in ("e1", "e2")]
             assert sum(one["predictions_compared"] for one in figures) >= 24
             assert sum(one["predictions_wrong"] for one in figures) == 0
@@ -164,7 +92,7 @@ def test_what_an_engine_has_evicted_is_not_expected_of_it(tmp_path: Path, folder
             await ask(app, **first)
             for number in range(12):
                 await ask(app, **chat(f"{number} other " * 60))
-            await settle_events()
+            await settled(app, server)
             answer = await ask(app, **first)
             choice = last_choice(app)
             assert cached(answer) == choice["engines"]["e1"]["cached_tokens"] < 16
@@ -199,7 +127,7 @@ def test_without_a_models_folder_prompts_of_token_ids_are_exact_and_others_are_n
             prompt = [random.Random(1).randrange(1000) for _ in range(100)]
             for _ in range(2):
                 await ask(app, "/v1/completions", prompt=prompt)
-                await settle_events()
+                await settled(app, server)
             assert last_choice(app)["engines"]["e1"]["cached_tokens"] == 96
             assert shown(app)["predictions_compared"] == 2
 
@@ -293,7 +221,7 @@ def test_a_restarted_engine_is_empty_at_once_and_exact_again_soon(tmp_path: Path
             await until_exact(app, "e1")
             question = chat("Before the restart. " * 30)
             await ask(app, **question)
-            await settle_events()
+            await settled(app, server)
             assert shown(app)["blocks"] > 5
             server.crash()
             await until_why(app, "the connection to its events is lost")
@@ -313,7 +241,7 @@ def test_an_emptied_cache_is_known_to_be_empty(tmp_path: Path, folder: Path) -> 
         async with routing(tmp_path, words(server, "e1", folder)) as app:
             await until_exact(app, "e1")
             await ask(app, **chat("To be forgotten. " * 30))
-            await settle_events()
+            await settled(app, server)
             server.call(server.app.core.cache.clear)
             await until(lambda: shown(app)["blocks"] == 0, "no block is known")
             assert shown(app)["kind"] == "exact"
@@ -329,7 +257,7 @@ def test_tenants_with_salts_of_their_own_are_not_expected_to_share(tmp_path: Pat
             expected = []
             for salt in ("one", "two", "one"):
                 await ask(app, cache_salt=salt, **chat("A shared prompt. " * 30))
-                await settle_events()
+                await settled(app, server)
                 expected.append(last_choice(app)["engines"]["e1"]["cached_tokens"])
             assert expected[:2] == [0, 0]
             assert expected[2] > 100
@@ -346,7 +274,7 @@ def test_long_prompts_are_tokenized_beside_the_loop_and_answered_exactly(tmp_pat
             expected = []
             for _ in range(2):
                 answer = await ask(app, **question)
-                await settle_events()
+                await settled(app, server)
                 expected.append(last_choice(app)["engines"]["e1"]["cached_tokens"])
             assert (expected[0], expected[1]) == (0, cached(answer))
             assert expected[1] > 3000
