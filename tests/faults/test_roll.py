@@ -15,7 +15,7 @@ from kveik.engine.client import CompletionRequest, EngineClient
 from kveik.errors import EngineError
 from kveik.fleet.client import FleetClient
 from kveik.launch.pool import Routers
-from kveik.launch.roll import Interruption, Outcome, Proof, Roll, RollOptions, Told
+from kveik.launch.roll import Interruption, Outcome, Proof, Question, Roll, RollOptions, Told
 from kveik.launch.roll_plan import Rolled, Stage, plan_roll
 from kveik.launch.roll_state import RollNotebook
 from tests.agents import wait_until
@@ -86,8 +86,8 @@ class Fleet:
     def roll(self, *, holds: bool = True, asked: Sequence[str] = (), **given: Any) -> Outcome:
         """A whole roll as the command does it. ``holds``: what a proof says."""
 
-        def prove(new: str, other: str, say: Callable[[str], None]) -> Proof:
-            self.proofs.append((new, other))
+        def prove(asked: Question) -> Proof:
+            self.proofs.append((asked.new, asked.other))
             return Proof(holds, "all legs hold" if holds else "2 of 6 legs do NOT hold")
 
         options = RollOptions(**{"ready_min": 2, "drain_s": 30.0, "config": self.keeper.version, **given})

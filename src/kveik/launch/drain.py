@@ -9,8 +9,6 @@ from kveik.errors import FleetError, UnknownEngineError
 from kveik.launch.pool import PooledEngine
 
 POLL_S = 0.2
-#: States in which no router sends an engine anything new.
-OUT = ("draining", "isolated", "lost")
 
 #: Waits so many seconds; True if somebody wants us to stop waiting.
 Pause = Callable[[float], bool]
@@ -38,13 +36,13 @@ class Drained:
 def begin_drain(pool: Pooling, name: str, reason: str) -> None:
     """No new requests for this engine. One that is isolated gets none already, and stays so.
 
-    Raises :class:`UnknownEngineError` and :class:`FleetError`.
+    Raises :class:`UnknownEngineError`, with the names of those that are known, and :class:`FleetError`.
     """
-    engine = pool.look().get(name)
-    if engine is None:
-        raise UnknownEngineError(f"no engine {name!r} in the fleet")
-    if engine.state != "isolated":
-        pool.hold(name, "drain", reason)
+    engines = pool.look()
+    if name not in engines:
+        known = ", ".join(sorted(engines)) or "none"
+        raise UnknownEngineError(f"no engine {name!r} in the fleet; known are {known}")
+    pool.hold(name, "drain", reason)
 
 
 def wait_drained(
@@ -68,7 +66,7 @@ def wait_drained(
         try:
             engine = pool.look().get(name)
             left = 0 if engine is None else engine.in_flight
-            settled = engine is None or engine.state in OUT
+            settled = engine is None or engine.out
         except FleetError as error:
             trouble, settled, left = error, False, max(last, 0)
         if trouble is None and left != last:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from kveik.errors import FleetError, UnknownEngineError
+from kveik.errors import FleetError, RefusedError, UnknownEngineError
 
 
 class Router(Protocol):
@@ -27,20 +27,22 @@ class Router(Protocol):
 class PooledEngine:
     """One engine as the routers see it.
 
-    ``state`` is the fleet's (see :class:`kveik.fleet.lifecycle.State`), ``in_flight`` counts the requests under way
-    at all routers, and ``takes`` says whether all routers send it requests.
+    ``state`` is the fleet's (see :class:`kveik.fleet.lifecycle.State`), and ``in_flight`` counts the requests under
+    way at all routers. ``takes``: all routers send it requests; ``out``: none does, nor will do by itself.
     """
 
     name: str
     url: str
     state: str
     takes: bool
+    out: bool = False
     in_flight: int = 0
     why: str = ""
     namespace: str = ""
     models: tuple[str, ...] = ()
 
 
+_OUT = ("draining", "isolated", "lost")
 #: States in the order in which one of several routers' views counts: the furthest from traffic first.
 _ORDER = ("isolated", "draining", "lost", "announced", "ready")
 
@@ -62,22 +64,44 @@ class Routers:
         return tuple(client.url for client in self._clients)
 
     def look(self) -> Pool:
-        """All engines by name. Raises :class:`FleetError` if a router does not answer: it may still send requests."""
-        return joined([client.traffic() for client in self._clients])
+        """All engines by name.
+
+        A router at whose address nobody listens sends nothing, so the others are enough. Raises
+        :class:`FleetError` if none is there, or one does not answer: it may still send requests.
+        """
+        documents, gone = [], None
+        for client in self._clients:
+            try:
+                documents.append(client.traffic())
+            except FleetError as error:
+                if not isinstance(error.__cause__, ConnectionRefusedError):
+                    raise
+                gone = error
+        if not documents and gone is not None:
+            raise gone
+        return joined(documents)
 
     def hold(self, name: str, action: str, reason: str) -> None:
         """``drain``, ``isolate`` or ``readmit`` an engine at all routers.
 
-        Raises :class:`UnknownEngineError` if none knows it, and :class:`FleetError`.
+        One that refuses, since the engine is isolated already or has yet to announce itself, is no trouble. Raises
+        :class:`UnknownEngineError` if no router knows it, and :class:`FleetError` if one did not take the order.
         """
-        unknown: list[UnknownEngineError] = []
+        unknown: list[FleetError] = []
+        gone: list[FleetError] = []
         for client in self._clients:
             try:
                 client.hold(name, action, reason)
             except UnknownEngineError as error:
                 unknown.append(error)
-        if len(unknown) == len(self._clients):
-            raise unknown[0]
+            except RefusedError:
+                pass
+            except FleetError as error:
+                if not isinstance(error.__cause__, ConnectionRefusedError):
+                    raise
+                gone.append(error)
+        if len(gone) + len(unknown) == len(self._clients):
+            raise (unknown or gone)[0]
 
 
 def joined(documents: Sequence[Mapping[str, Any]]) -> Pool:
@@ -103,6 +127,7 @@ def _engine(shown: Any) -> PooledEngine:
             url=str(shown["url"]),
             state=state,
             takes=state == "ready" and breaker == "closed",
+            out=state in _OUT,
             in_flight=int(shown["in_flight"]),
             why=str(shown["why"]),
             namespace=str(shown["namespace"]),
@@ -122,6 +147,7 @@ def _both(one: PooledEngine, other: PooledEngine) -> PooledEngine:
         url=one.url,
         state=first.state,
         takes=one.takes and other.takes,
+        out=one.out and other.out,
         in_flight=one.in_flight + other.in_flight,
         why=first.why or one.why or other.why,
         namespace=one.namespace or other.namespace,

@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kveik.clock import Deadline
-from kveik.engine.client import EngineClient, EngineStatusError, warm_up
+from kveik.engine.client import EngineClient, EngineStatusError
+from kveik.engine.client import warm_up as first_answer
 from kveik.errors import EngineError, FleetError, KveikError, RollError
-from kveik.launch.drain import OUT, POLL_S, Pooling, begin_drain, readmit, wait_drained, wait_ready
+from kveik.launch.drain import POLL_S, Pooling, begin_drain, readmit, wait_drained, wait_ready
 from kveik.launch.keepers import Keeper
 from kveik.launch.pool import Pool, PooledEngine
 from kveik.launch.roll_plan import (
@@ -29,10 +30,10 @@ from kveik.launch.roll_plan import (
     news,
     why_not_out,
 )
+from kveik.watchdog.warm_up import warm_up
 
 #: An engine that does not answer a tiny request within this is not ready yet.
 ANSWER_S = 30.0
-WARM_UPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,22 @@ class Proof:
     told: str
 
 
-#: Proves a new engine against another one of the fleet (an empty address: there is none); both are addresses.
-#: ``say`` is told how far it is. Raises :class:`KveikError` if that could not be carried out.
-Prove = Callable[[str, str, Callable[[str], None]], Proof]
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be proved: the engine of a new version at ``new`` against one of the fleet at ``other``, by address.
+
+    ``other`` is empty if there is none. ``restart`` restarts the new one once more, and returns when it answers.
+    ``say`` is told how far it is.
+    """
+
+    new: str
+    other: str
+    restart: Callable[[], None]
+    say: Callable[[str], None]
+
+
+#: Raises :class:`KveikError` if the proof could not be carried out.
+Prove = Callable[[Question], Proof]
 
 
 class Notebook(Protocol):
@@ -74,7 +88,7 @@ class RollOptions:
     """``ready_min``: engines that get requests at any time; ``drain_s``: how long requests under way may go on.
 
     ``ready_s``: how long a readmitted engine may take until all routers send it requests, and how long a lack of
-    ready engines may last. ``config``: digest of the configuration.
+    ready engines may last. ``config``: digest of the configuration. ``api_key``: what engines ask for.
     """
 
     ready_min: int = 1
@@ -82,6 +96,11 @@ class RollOptions:
     ready_s: float = 120.0
     config: str = ""
     asked: tuple[str, ...] = ()
+    api_key: str = field(default="", repr=False)
+
+    def client(self, url: str) -> EngineClient:
+        """An engine, asked for small things."""
+        return EngineClient(url, read_timeout_s=ANSWER_S, api_key=self.api_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +234,7 @@ class Roll:
             if deadline.passed:
                 raise RollError(why)
         own = pool.get(engine.name)
-        return _Before(held, out=own is not None and own.state in OUT)
+        return _Before(held, out=own is not None and own.out)
 
     def _take_out(self, engine: Rolled, keeper: Keeper) -> None:
         with self._step(engine, Stage.HOLD):
@@ -254,8 +273,8 @@ class Roll:
         with self._step(engine, Stage.RESTART):
             before = keeper.digest(engine)
             keeper.restart(engine, HOLD_WORD)
-        with self._step(engine, Stage.ANSWER) as note:
-            self._wait_answer(engine, keeper, note)
+        with self._step(engine, Stage.ANSWER):
+            self._wait_answer(engine, keeper)
         return keeper.digest(engine) != before
 
     def _isolate(self, engine: Rolled) -> None:
@@ -263,14 +282,14 @@ class Roll:
         if engine.name in self._routers.look():
             self._routers.hold(engine.name, "isolate", f"{HOLD_WORD}: it is being restarted")
 
-    def _wait_answer(self, engine: Rolled, keeper: Keeper, note: Callable[[str], None]) -> None:
-        client = EngineClient(engine.url, read_timeout_s=ANSWER_S)
+    def _wait_answer(self, engine: Rolled, keeper: Keeper) -> None:
+        client = self._options.client(engine.url)
         deadline = Deadline.after(engine.start_s)
         why = ""
         while True:
             try:
                 if keeper.serves(engine):
-                    warm_up(client, client.model().name)
+                    first_answer(client, client.model().name)
                     return
                 why = "its process is not ready"
             except EngineError as error:
@@ -283,26 +302,35 @@ class Roll:
         """Prove the first engine of a new version."""
         with self._step(engine, Stage.VERIFY) as note:
             self._isolate(engine)
-            now = _version(engine.url, engine.settings)
+            now = _version(self._options.client(engine.url), engine.settings)
             others = _alike(engine.name, self._routers.look())
-            versions = {name: _version(other.url) for name, other in others.items()}
+            versions = {name: _version(self._options.client(other.url)) for name, other in others.items()}
             was = Version(settings="" if changed else now.settings)
             found = news(was, now, versions)
             if not needs_proof(now, found, self._proved):
                 note("this version is proved already" if found else "it is no new version")
                 return
             note(f"the first of a new version: {'; '.join(found)}")
-            proof = self._prove(engine.url, _partner(now, others, versions), note)
+            proof = self._prove(self._question(engine, _partner(now, others, versions), note))
             if not proof.holds:
                 raise RollError(proof.told)
             note(proof.told)
             self._proved.append(now)
 
+    def _question(self, engine: Rolled, other: str, note: Callable[[str], None]) -> Question:
+        keeper = self._keeper_of(engine)
+
+        def restart() -> None:
+            keeper.restart(engine, f"{HOLD_WORD}: once more, for the proof")
+            self._wait_answer(engine, keeper)
+
+        return Question(engine.url, other, restart, note)
+
     def _let_in(self, engine: Rolled, keeper: Keeper) -> None:
         with self._step(engine, Stage.WARM_UP):
-            client = EngineClient(engine.url, read_timeout_s=engine.start_s)
-            for _ in range(WARM_UPS):
-                warm_up(client, client.model().name)
+            warmed = warm_up(engine.url, deadline_s=engine.start_s, api_key=self._options.api_key)
+            if warmed.trouble:
+                raise RollError(warmed.trouble)
         with self._step(engine, Stage.READMIT):
             self._readmit(engine)
             keeper.release(engine)
@@ -348,9 +376,8 @@ def _sleep(seconds: float) -> bool:
     return False
 
 
-def _version(url: str, settings: str = "") -> Version:
+def _version(client: EngineClient, settings: str = "") -> Version:
     """What an engine is now. Raises :class:`EngineError` for one that does not tell."""
-    client = EngineClient(url, read_timeout_s=ANSWER_S)
     try:
         namespace = client.metrics().namespace
     except EngineStatusError:  # no metrics

@@ -14,7 +14,8 @@ Moment = PooledEngine | None | FleetError
 
 
 def engine(state: str, in_flight: int = 0, *, takes: bool = False, why: str = "") -> PooledEngine:
-    return PooledEngine("a", "http://a", state, takes, in_flight, why)
+    out = state in ("draining", "isolated", "lost")
+    return PooledEngine("a", "http://a", state, takes, out, in_flight, why)
 
 
 @dataclass
@@ -93,13 +94,12 @@ def test_who_does_not_want_to_wait_gets_the_number_that_is_left(clock: FakeClock
     assert (done.left, done.stopped) == (2, True)
 
 
-def test_an_isolated_engine_gets_nothing_already_and_is_not_asked_to_drain() -> None:
-    isolated, ready = ScriptedPool([engine("isolated")]), ScriptedPool([engine("ready")])
-    begin_drain(isolated, "a", "why")
-    begin_drain(ready, "a", "why")
-    assert (isolated.holds, ready.holds) == ([], ["drain"])
-    with pytest.raises(UnknownEngineError, match="'a'"):
-        begin_drain(ScriptedPool([None]), "a", "why")
+def test_no_new_requests_go_to_an_engine_that_begins_to_drain_and_an_unknown_one_is_named() -> None:
+    pool = ScriptedPool([engine("ready")])
+    begin_drain(pool, "a", "why")
+    assert pool.holds == ["drain"]
+    with pytest.raises(UnknownEngineError, match="no engine 'b' in the fleet; known are a"):
+        begin_drain(pool, "b", "why")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kveik.errors import FleetError, RegistryError, UnknownEngineError
+from kveik.errors import FleetError, RefusedError, RegistryError, UnknownEngineError
 from kveik.launch.pool import PooledEngine, Routers, joined
 
 
@@ -59,6 +59,8 @@ def test_what_is_under_way_counts_at_all_routers_and_the_furthest_from_traffic_i
     engine = routers.look()["a"]
     assert (engine.in_flight, engine.state, engine.takes) == (5, "isolated", False)
     assert (engine.why, engine.namespace) == ("hung", "ab")
+    assert not engine.out, "one router may still send it requests"
+    assert Routers([ShownRouter([shown(fleet_state=state)]) for state in ("isolated", "lost")]).look()["a"].out
 
 
 def test_an_engine_that_one_router_does_not_know_is_not_in_the_pool() -> None:
@@ -75,13 +77,45 @@ def test_a_hold_is_set_at_all_routers_that_know_the_engine() -> None:
         Routers([knows_not, knows]).hold("b", "drain", "why")
 
 
-def test_a_router_that_does_not_answer_is_an_error_since_it_may_still_send_requests() -> None:
-    class Away(ShownRouter):
-        def traffic(self) -> Mapping[str, Any]:
-            raise RegistryError("no answer")
+@dataclass
+class FailingRouter(ShownRouter):
+    """A router that answers everything with an error."""
 
-    with pytest.raises(FleetError, match="no answer"):
-        Routers([ShownRouter([shown()]), Away([])]).look()
+    error: FleetError = field(default_factory=lambda: RegistryError("no answer"))
+
+    def traffic(self) -> Mapping[str, Any]:
+        raise self.error
+
+    def hold(self, name: str, action: str, reason: str) -> Mapping[str, Any]:
+        raise self.error
+
+
+def refused() -> FleetError:
+    error = RegistryError("connection refused")
+    error.__cause__ = ConnectionRefusedError()
+    return error
+
+
+def test_a_router_that_is_not_there_sends_nothing_and_is_done_without() -> None:
+    there, gone = ShownRouter([shown()]), FailingRouter([], error=refused())
+    routers = Routers([gone, there])
+    assert routers.look()["a"].takes
+    routers.hold("a", "drain", "why")
+    assert there.held == [("a", "drain", "why")]
+    for call in (Routers([gone]).look, lambda: Routers([gone]).hold("a", "drain", "why")):
+        with pytest.raises(FleetError, match="connection refused"):
+            call()
+
+
+def test_an_engine_that_is_isolated_already_need_not_be_drained() -> None:
+    Routers([FailingRouter([], error=RefusedError("it gets no requests already"))]).hold("a", "drain", "why")
+
+
+def test_a_router_that_does_not_answer_is_an_error_since_it_may_still_send_requests() -> None:
+    routers = Routers([ShownRouter([shown()]), FailingRouter([])])
+    for call in (routers.look, lambda: routers.hold("a", "drain", "why")):
+        with pytest.raises(FleetError, match="no answer"):
+            call()
 
 
 @pytest.mark.parametrize("document", [{}, {"engines": {}}, {"engines": [{"id": "a"}]}, {"engines": [7]}])
