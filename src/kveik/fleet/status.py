@@ -108,7 +108,10 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample. ``number`` counts from the router's start, ``at_s`` is wall time, ``in_flight`` is by engine."""
+    """One sample. ``number`` counts from the router's start, ``at_s`` is wall time.
+
+    ``in_flight``: requests at each engine, a mean over the window.
+    """
 
     number: int
     at_s: float
@@ -122,7 +125,7 @@ class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
     expected_cached_share: float | None = None
     local_hit_share: float | None = None
     external_hit_share: float | None = None
-    in_flight: dict[str, int] = {}
+    in_flight: dict[str, float] = {}
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):

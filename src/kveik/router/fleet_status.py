@@ -38,14 +38,14 @@ class StateLog:
         now = {engine.name: engine for engine in engines}
         for name in self._known.keys() - now.keys():
             del self._known[name]
-            self._tell(f"engine {name} left the fleet", at_s)
+            self._tell(f"{called(name)} left the fleet", at_s)
         for name, engine in now.items():
             state, before = shown_state(engine), self._known.get(name)
             if before is not None and before[0] == state:
                 continue
             self._known[name] = state, at_s
             why = f": {engine.why}" if engine.why else ""
-            self._tell(f"engine {name} is {state}{f', was {before[0]}' if before else ''}{why}", at_s)
+            self._tell(f"{called(name)} is {state}{f', was {before[0]}' if before else ''}{why}", at_s)
 
     def since_s(self, name: str) -> float | None:
         """Since when the engine has been in its state, as seen from here; wall time."""
@@ -102,6 +102,11 @@ def joined(seen: Seen, heard: Sequence[Heard], history: History) -> FleetStatus:
         events=merged_events(seen.events, heard),
         history=history,
     )
+
+
+def called(engine: str) -> str:
+    """An engine in a sentence: what it is, and its name where that does not say it."""
+    return engine if "engine" in engine else f"engine {engine}"
 
 
 def shown_state(engine: EngineView) -> str:
@@ -184,9 +189,9 @@ def _troubles(seen: Seen, engines: Sequence[EngineStatus], nodes: Sequence[NodeS
         yield f"the registry: {seen.router.registry_trouble}"
     for engine in engines:
         if not engine.well:
-            yield f"engine {engine.id} {_of_engine(engine)}"
+            yield f"{called(engine.id)} {_of_engine(engine)}"
     for name, why in seen.refused_engines.items():
-        yield f"engine {name} is not used: {why}"
+        yield f"{called(name)} is not used: {why}"
     unwell = {engine.id for engine in engines if not engine.well}
     for node in nodes:
         yield from _of_node(node, unwell)
@@ -220,8 +225,8 @@ def _warnings(engines: Iterable[EngineStatus]) -> Iterator[str]:
     for engine in engines:
         if engine.report is not None:
             if engine.report.degraded:
-                yield f"engine {engine.id} runs in a simpler mode: {engine.report.degraded}"
-            yield from (f"engine {engine.id}: {warning}" for warning in engine.report.warnings)
+                yield f"{called(engine.id)} runs in a simpler mode: {engine.report.degraded}"
+            yield from (f"{called(engine.id)}: {warning}" for warning in engine.report.warnings)
 
 
 def _notes(engines: Sequence[EngineStatus], nodes: Sequence[NodeStatus]) -> Iterator[str]:
@@ -230,7 +235,7 @@ def _notes(engines: Sequence[EngineStatus], nodes: Sequence[NodeStatus]) -> Iter
         return
     for engine in engines:
         if engine.report is None:
-            yield f"no watchdog reports engine {engine.id}: its condition, KV use and hits are not known"
+            yield f"no watchdog reports {called(engine.id)}: its condition, KV use and hits are not known"
 
 
 def merged_events(own: Iterable[EventLine], heard: Iterable[Heard]) -> tuple[EventLine, ...]:

@@ -8,7 +8,7 @@ are counted in buckets that grow by a fifth, so a percentile is right within tha
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -33,15 +33,18 @@ class Tally:
     """Counts of requests that ended; they only grow.
 
     ``cached`` and ``expected`` are tokens of prompts of which both are known, and which had ``compared`` tokens.
+    ``in_flight``: sum of the requests that were in flight at so many ``looks``.
     """
 
     __slots__ = (
-        "cached", "compared", "completion", "errors", "expected", "prompt", "requests", "retries", "ttft",
+        "cached", "compared", "completion", "errors", "expected", "in_flight", "looks", "prompt", "requests", "retries",
+        "ttft",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.requests = self.errors = self.retries = 0
         self.prompt = self.completion = self.compared = self.cached = self.expected = 0
+        self.in_flight = self.looks = 0
         self.ttft = [0] * (len(_BOUNDS_S) + 1)
 
     def count(self, record: RequestRecord) -> None:
@@ -141,23 +144,27 @@ class TrafficHistory:
         for record in finished:
             self._total.count(record)
             if record.engine:
-                tally = self._engines.get(record.engine)
-                if tally is None:
-                    tally = self._engines[record.engine] = Tally()
-                tally.count(record)
+                self._tally(record.engine).count(record)
+
+    def look(self, in_flight: Mapping[str, int]) -> None:
+        """See how many requests are in flight at each engine; sampling shows the mean of all looks."""
+        for name, requests in in_flight.items():
+            tally = self._tally(name)
+            tally.in_flight += requests
+            tally.looks += 1
 
     def due(self, now_s: float) -> bool:
         """Whether it is time for a sample."""
         return now_s >= self._looks[-1][0] + SAMPLE_S
 
     def sample(
-        self, now_s: float, at_s: float, in_flight: Mapping[str, int], hit_shares: tuple[float | None, float | None]
+        self, now_s: float, at_s: float, engines: Collection[str], hit_shares: tuple[float | None, float | None]
     ) -> None:
-        """Take a sample. ``at_s`` is wall time, ``in_flight`` by engine, ``hit_shares`` local and external ones."""
+        """Take a sample. ``at_s`` is wall time, ``engines`` are those there, ``hit_shares`` local and external ones."""
         self.count()
-        self._forget(in_flight)
+        self._forget(engines)
         self._looks.append((now_s, self._total.copy(), {name: tally.copy() for name, tally in self._engines.items()}))
-        before_s, before, _ = self._look_at(now_s - WINDOW_S)
+        before_s, before, before_of = self._look_at(now_s - WINDOW_S)
         figures = measured(before, self._total, now_s - before_s)
         self._numbered += 1
         row = HistoryRow(
@@ -173,7 +180,7 @@ class TrafficHistory:
             expected_cached_share=figures.expected_cached_share,
             local_hit_share=hit_shares[0],
             external_hit_share=hit_shares[1],
-            in_flight=dict(in_flight),
+            in_flight={name: _mean_in_flight(before_of.get(name), self._tally(name)) for name in engines},
         )
         self._rows.append((self._numbered, msgspec.Raw(msgspec.json.encode(row))))
 
@@ -201,10 +208,21 @@ class TrafficHistory:
                 found = look
         return found
 
-    def _forget(self, present: Mapping[str, int]) -> None:
+    def _tally(self, name: str) -> Tally:
+        tally = self._engines.get(name)
+        if tally is None:
+            tally = self._engines[name] = Tally()
+        return tally
+
+    def _forget(self, present: Collection[str]) -> None:
         """Names may change at each start of an engine."""
         if len(self._engines) > ENGINES_MAX:
             self._engines = {name: tally for name, tally in self._engines.items() if name in present}
+
+
+def _mean_in_flight(before: Tally | None, after: Tally) -> float:
+    old = before or _NOTHING
+    return round((after.in_flight - old.in_flight) / max(1, after.looks - old.looks), 2)
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -4,7 +4,6 @@ Lives on the router's loop: taking a report is a decoding of 64 KiB at most, and
 written when it was sampled.
 """
 
-from collections.abc import Iterable
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
 
@@ -70,14 +69,15 @@ class StatusPage:
 
     def tick(self) -> None:
         """Called at each tick: count what has ended, and take a sample when it is time."""
-        self._history.count()
-        now_s = self._clock.monotonic()
-        if self.router is None or not self._history.due(now_s):
+        if self.router is None:
             return
-        engines: Iterable[EngineView] = list(self.router.engines)
-        self._log.look(engines, self._clock.wall())
-        in_flight = {engine.name: engine.in_flight for engine in engines}
-        self._history.sample(now_s, self._clock.wall(), in_flight, hit_shares(self._reports.heard(now_s)))
+        self._history.count()
+        in_flight = {engine.name: engine.in_flight for engine in self.router.engines}
+        self._history.look(in_flight)
+        now_s, at_s = self._clock.monotonic(), self._clock.wall()
+        if self._history.due(now_s):
+            self._log.look(self.router.engines, at_s)
+            self._history.sample(now_s, at_s, in_flight, hit_shares(self._reports.heard(now_s)))
 
     def take_report(self, method: bytes, node: str, body: bytes) -> Answer:
         """Answer ``PUT /fleet/nodes/NODE``, of which ``node`` is the last part; errors have OpenAI's shape."""

@@ -17,7 +17,7 @@ class LineChart {
   // `lines(rows)` gives [{name, values}], `unit(top)` gives {text, factor} for the axis.
   constructor(title, { lines, unit, top = 0, note = "" }) {
     Object.assign(this, { title, lines, unit, top, rows: [], at: null });
-    this.heading = element("h3", {}, title, element("small"));
+    this.heading = element("h3", {}, `${title} `, element("small"));
     this.note = note;
     this.legend = element("figcaption", {}, this.heading);
     this.plot = drawn("svg", { class: "plot", role: "img", tabindex: "0" });
@@ -107,7 +107,8 @@ class LineChart {
   tell() {
     const shown = this.drawnLines.map(({ name, values }) => [name, this.text(values[values.length - 1])]);
     show(this.heading.lastChild, [this.scale.text, this.note], () => `${this.scale.text}${this.note ? `, ${this.note}` : ""}`);
-    const keys = this.drawnLines.map((line, index) => this.keyOf(line.name, index, shown[index][1]));
+    const short = shown.length > 2; // the heading has the unit
+    const keys = this.drawnLines.map((line, index) => this.keyOf(line.name, index, short ? shown[index][1].split(" ")[0] : shown[index][1]));
     this.legend.replaceChildren(this.heading, ...keys);
     const now = shown.map(([name, text]) => `${name} ${text}`).join(", ");
     this.plot.setAttribute("aria-label", `${this.title}, ${this.scale.text}, over ten minutes. Last: ${now || "nothing yet"}. Arrow keys read values.`);

@@ -35,8 +35,8 @@ const CHARTS = [
   new LineChart("In flight", { lines: busiest, unit: plain("requests") }),
   new LineChart("Output", { lines: several(["output", "output_tokens_s"]), unit: plain("tokens/s") }),
   new LineChart("Prompts", { lines: several(["prompts", "prompt_tokens_s"]), unit: plain("tokens/s") }),
-  new LineChart("Prompt tokens from a cache", {
-    lines: several(["any cache", "cached_share"], ["expected by the router", "expected_cached_share"], ["local hits", "local_hit_share"], ["external hits", "external_hit_share"]),
+  new LineChart("Cached prompt tokens", {
+    lines: several(["all", "cached_share"], ["expected", "expected_cached_share"], ["local", "local_hit_share"], ["external", "external_hit_share"]),
     unit: () => ({ text: "%", factor: 100 }), top: 1,
   }),
 ];
@@ -182,10 +182,10 @@ function drawVerdict(status) {
   const count = troubles.length === 1 ? "One thing is not well" : `${troubles.length} things are not well`;
   const title = troubles.length ? count : warnings.length ? "All is well, with warnings" : "All is well";
   show(find("verdict"), [troubles, warnings, notes, totals.simulated, totals.engines], () => [
-    element("div", { class: `card verdict ${kind}` }, element("span", { class: "mark", "aria-hidden": "true" }), element("h2", {}, title),
-      element("ul", {}, ...[...troubles, ...warnings].map((text) => element("li", {}, text)), ...notes.map((text) => element("li", { class: "note" }, text)))),
+    element("div", { class: `card verdict ${kind}` }, element("span", { class: "mark", "aria-hidden": "true" }), element("div", {}, element("h2", {}, title),
+      element("ul", {}, ...[...troubles, ...warnings].map((text) => element("li", {}, text)), ...notes.map((text) => element("li", { class: "note" }, text))))),
     totals.simulated ? element("p", { class: "card simulated" },
-      `${totals.simulated === totals.engines ? "All" : totals.simulated} of ${totals.engines} engines are simulated: they compute nothing, and their figures say nothing about real ones.`) : null,
+      `${totals.simulated === totals.engines ? `All ${totals.engines}` : `${totals.simulated} of ${totals.engines}`} engines are simulated: they compute nothing, and their figures say nothing about real ones.`) : null,
   ]);
 }
 
@@ -195,10 +195,10 @@ function drawTiles({ totals, router, nodes }) {
   const tiles = [
     ["Engines ready", [String(totals.ready), `of ${totals.engines}`], `policy ${router.policy}`],
     ["Requests", rounded(now.requests_s, "requests/s"), `${digits(now.errors)} failed, ${digits(now.retries)} retries`],
-    ["Time to first token, p50", seconds(now.ttft_p50_s), `p95 ${words(seconds(now.ttft_p95_s))}`],
+    ["First token, p50", seconds(now.ttft_p50_s), `p95 ${words(seconds(now.ttft_p95_s))}`],
     ["Output", rounded(now.output_tokens_s, "tokens/s"), `prompts ${words(rounded(now.prompt_tokens_s, "tokens/s"))}`],
     ["In flight", rounded(totals.in_flight, "requests"), `${digits(router.waiting)} wait for a place`],
-    ["Prompt tokens from a cache", share(now.cached_share), hits],
+    ["Cached prompt tokens", share(now.cached_share), hits],
   ];
   show(find("tiles"), tiles, () => tiles.map(([name, value, more]) =>
     element("div", { class: "tile" }, element("dt", {}, name), element("dd", {}, ...figure(value)), element("dd", { class: "more" }, more))));

@@ -43,12 +43,13 @@ function newLine(columns, id) {
     : element("th", { scope: "row" })));
 }
 
+const named = (what, tag) => element("span", { class: "named" }, what, tag ? element("span", { class: "tag" }, tag) : null);
 const reported = (engine, field) => (engine.report ? engine.report[field] : null);
 const silent = (engine) => engine.report_age_s !== null && engine.report_age_s > 10;
 const unreported = "no watchdog reports this engine";
 
 function engineState(engine, nowS) {
-  const since = known(engine.since_s) ? `for ${span(nowS - engine.since_s)}` : "";
+  const since = known(engine.since_s) ? `since ${day(engine.since_s, nowS)}` : "";
   const more = [];
   if (engine.share < 1 && engine.well) more.push(`slow start, ${words(share(engine.share))} of its load`);
   if (engine.failures_in_a_row) more.push(`${engine.failures_in_a_row} failures in a row`);
@@ -57,8 +58,8 @@ function engineState(engine, nowS) {
 
 function condition(engine) {
   if (!engine.report) return small(unreported);
-  const said = [chip(engine.report.condition)];
-  if (engine.report.degraded) said.push(element("span", { class: "tag" }, "degraded"), small(engine.report.degraded));
+  const said = [named(chip(engine.report.condition), engine.report.degraded && "degraded")];
+  if (engine.report.degraded) said.push(small(engine.report.degraded));
   if (engine.report.why && engine.report.condition !== "ready") said.push(small(engine.report.why));
   if (silent(engine)) said.push(small(`as reported ${span(engine.report_age_s)} ago`));
   return said;
@@ -72,8 +73,8 @@ const number = (name, unit, value, text) => ({
 const ENGINE_COLUMNS = [
   {
     name: "Engine", key: (e) => [e.id, e.url, e.models, e.simulated, e.node],
-    cell: (e) => [e.id, e.simulated ? element("span", { class: "tag" }, "simulated") : null,
-      small(e.models.join(", ") || "serves no model yet"), small(`${e.url}${e.node ? `, node ${e.node}` : ""}`)],
+    cell: (e) => [named(e.id, e.simulated && "simulated"), small(e.models.join(", ") || "serves no model yet"),
+      small(e.url), e.node ? small(`node ${e.node}`) : null],
   },
   {
     name: "State", wide: true, key: (e) => [e.state, e.why, engineState(e, e.nowS)],
@@ -93,10 +94,11 @@ const ENGINE_COLUMNS = [
   },
   number("KV use", "of its cache", (e) => reported(e, "kv_use"), (v) => element("span", {}, words(share(v)), meter(v))),
   {
-    name: "Prompt tokens hit", unit: "local / external", number: true,
+    name: "Prompt hits", unit: "local / external", number: true,
     key: (e) => [reported(e, "local_hit_share"), reported(e, "external_hit_share"), e.measured.cached_share, e.measured.expected_cached_share],
     cell: (e) => element("span", {}, `${words(share(reported(e, "local_hit_share")))} / ${words(share(reported(e, "external_hit_share")))}`,
-      known(e.measured.cached_share) ? small(`router: ${words(share(e.measured.cached_share))}, expected ${words(share(e.measured.expected_cached_share))}`) : null),
+      known(e.measured.cached_share) ? small(`all ${words(share(e.measured.cached_share))}`) : null,
+      known(e.measured.expected_cached_share) ? small(`expected ${words(share(e.measured.expected_cached_share))}`) : null),
   },
   {
     name: "First token", unit: "p50 / p95", number: true, key: (e) => [e.measured.ttft_p50_s, e.measured.ttft_p95_s],
@@ -106,26 +108,28 @@ const ENGINE_COLUMNS = [
     name: "Output", unit: "tokens/s", number: true, key: (e) => [reported(e, "output_tokens_s"), e.measured.output_tokens_s],
     cell: (e) => digits(reported(e, "output_tokens_s") ?? e.measured.output_tokens_s),
   },
-  { name: "Requests", unit: "per s", number: true, key: (e) => [e.measured.requests_s], cell: (e) => digits(e.measured.requests_s) },
   {
-    name: "Failed", unit: "last minute", number: true, key: (e) => [e.measured.errors, e.measured.retries],
-    cell: (e) => element("span", {}, digits(e.measured.errors), e.measured.retries ? small(`${digits(e.measured.retries)} retries`) : null),
+    name: "Requests", unit: "per s", number: true, key: (e) => [e.measured.requests_s, e.measured.errors, e.measured.retries],
+    cell: (e) => element("span", {}, digits(e.measured.requests_s), small(`${digits(e.measured.errors)} failed`), e.measured.retries ? small(`${digits(e.measured.retries)} retries`) : null),
   },
-  number("Restarts", "by its supervisor", (e) => reported(e, "restarts"), digits),
+  number("Restarts", "so far", (e) => reported(e, "restarts"), digits),
 ];
 
 const TIER_COLUMNS = [
   { name: "Tier", key: (t) => [t.name, t.node], cell: (t) => [t.name, small(`node ${t.node}`)] },
-  { name: "State", wide: true, key: (t) => [t.state, t.silent], cell: (t) => element("span", {}, GOOD.has(t.state) ? chip(t.state) : [chip("out"), small(t.state)].flat()[0], GOOD.has(t.state) ? null : small(t.state), t.silent ? small("as last reported") : null) },
-  { name: "Blocks", unit: "KV blocks", number: true, key: (t) => [t.blocks], cell: (t) => (known(t.blocks) ? digits(t.blocks) : none()) },
+  {
+    name: "State", wide: true, key: (t) => [t.state, t.silent],
+    cell: (t) => element("span", {}, chip(GOOD.has(t.state) ? t.state : "out"), GOOD.has(t.state) ? null : small(t.state), t.silent ? small("as last reported") : null),
+  },
+  { name: "KV blocks", number: true, key: (t) => [t.blocks], cell: (t) => (known(t.blocks) ? digits(t.blocks) : none()) },
   {
     name: "Size", unit: "of its limit", number: true, key: (t) => [t.bytes, t.bytes_max],
-    cell: (t) => element("span", {}, words(bytes(t.bytes)), known(t.bytes_max) && t.bytes_max ? [small(`of ${words(bytes(t.bytes_max))}`)][0] : null,
+    cell: (t) => element("span", {}, words(bytes(t.bytes)), t.bytes_max ? small(`of ${words(bytes(t.bytes_max))}`) : null,
       known(t.bytes) && t.bytes_max ? meter(t.bytes / t.bytes_max) : null),
   },
   {
-    name: "Rates", unit: "read / written", number: true, key: (t) => [t.read_bytes_s, t.write_bytes_s],
-    cell: (t) => `${rate(t.read_bytes_s)} / ${rate(t.write_bytes_s)}`,
+    name: "Rates", unit: "read, written", number: true, key: (t) => [t.read_bytes_s, t.write_bytes_s],
+    cell: (t) => element("span", {}, rate(t.read_bytes_s), element("br"), rate(t.write_bytes_s)),
   },
 ];
 
@@ -134,5 +138,5 @@ const rate = (value) => (known(value) ? `${words(bytes(value))}/s` : NONE);
 const PART_COLUMNS = [
   { name: "Process", key: (p) => [p.name, p.node, p.kind], cell: (p) => [p.name, small(`${p.kind}, node ${p.node}`)] },
   { name: "State", wide: true, key: (p) => [p.state, p.why, p.silent], cell: (p) => element("span", {}, chip(p.state), p.why ? small(p.why) : null, p.silent ? small("as last reported") : null) },
-  { name: "Restarts", unit: "since its supervisor began", number: true, key: (p) => [p.restarts], cell: (p) => digits(p.restarts) },
+  { name: "Restarts", unit: "so far", number: true, key: (p) => [p.restarts], cell: (p) => digits(p.restarts) },
 ];

@@ -44,6 +44,12 @@ function clock(atS, withSeconds = true) {
   return `${pair(at.getHours())}:${pair(at.getMinutes())}${withSeconds ? `:${pair(at.getSeconds())}` : ""}`;
 }
 
+function day(atS, nowS) {
+  const at = new Date(atS * 1000);
+  if (nowS - atS < 72000) return clock(atS);
+  return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${clock(atS, false)}`;
+}
+
 // What engines and models are called comes from outside: children are nodes or text, never markup.
 function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
