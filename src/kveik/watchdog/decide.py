@@ -29,6 +29,7 @@ from kveik.watchdog.history import (
     rank_counters,
     rank_processors,
     since_change_s,
+    since_gap,
     steps_of,
     tokens_of,
 )
@@ -83,8 +84,9 @@ class _Judge:
         self._before = before
         self._settings = settings
         self._start_s = start_s
-        self._ended: list[Outcome] = outcomes(history, _OUTCOMES)
         self._window_s = settings.hung_periods * settings.probe_period_s
+        self._seen = since_gap(history, self._window_s)  # time in which we were away is nobody's stillness
+        self._ended: list[Outcome] = outcomes(history, _OUTCOMES)
 
     def verdict(self) -> _Reason:
         """The first rule that applies."""
@@ -144,7 +146,7 @@ class _Judge:
     def _silent_rank(self) -> _Reason | None:
         counters = newest_counters(self._history)
         ranks = sorted(counters.per_rank) if counters is not None else []
-        still_s = {rank: since_change_s(self._history, partial(rank_counters, rank=rank)) for rank in ranks}
+        still_s = {rank: since_change_s(self._seen, partial(rank_counters, rank=rank)) for rank in ranks}
         if len(ranks) < 2 or min(still_s.values()) >= self._window_s:
             return None  # one rank is the engine, and if none moves, it is no matter of ranks
         for rank in ranks:
@@ -155,7 +157,7 @@ class _Judge:
         return None
 
     def _stuck(self) -> _Reason | None:
-        still_s = self._still_s()
+        still_s = _still_s(self._seen)
         late = self._late(still_s)
         if not late:
             return None
@@ -163,11 +165,11 @@ class _Judge:
         told = f"{late}; no token has moved for {still_s:.0f} s, and {patience.sign}"
         if still_s >= patience.seconds:
             return Condition.HUNG, told
+        if self._before.condition.sick and _still_s(self._history) >= self._now.at_s - self._before.since_s:
+            return self._before.condition, told  # to be well again takes more than working processors
         if still_s < self._window_s:
             return Condition.BUSY, f"{late}; the last token moved {still_s:.0f} s ago"
-        # What is sick already needs more than working processors to be well again.
-        condition = self._before.condition if self._before.condition.sick else Condition.BUSY
-        return condition, f"{told}: hung after {patience.seconds:g} s"
+        return Condition.BUSY, f"{told}: hung after {patience.seconds:g} s"
 
     def _good(self) -> _Reason:
         last = self._ended[-1] if self._ended else None
@@ -180,12 +182,6 @@ class _Judge:
         return self._before.condition, f"one probe ended otherwise than it should, it is asked again: {last.detail}"
 
     # -- what the rules use ----------------------------------------------------------------------
-
-    def _still_s(self) -> float:
-        """For how long no token has moved: by the counters, or by the probe that had some for an answer."""
-        right_s = last_right_s(self._history)
-        by_answer_s = math.inf if right_s is None else self._now.at_s - right_s
-        return min(since_change_s(self._history, tokens_of), by_answer_s)
 
     def _late(self, still_s: float) -> str:
         """What waits for too long, in words; empty if nothing does."""
@@ -213,16 +209,21 @@ class _Judge:
         processes, settings = self._now.processes, self._settings
         if processes is not None and processes.stopped:
             return _Patience(self._window_s, f"{processes.stopped} of its processes are stopped")
-        worked = computing(
-            self._history, self._window_s, partial(rank_processors, rank=rank) if rank else processors_of
-        )
+        worked = computing(self._seen, self._window_s, partial(rank_processors, rank=rank) if rank else processors_of)
         if worked:
             return _Patience(settings.hung_computing_s, "its processors work")
         known = newest_counters(self._history) is not None
-        if not rank and known and since_change_s(self._history, steps_of) < self._window_s:
+        if not rank and known and since_change_s(self._seen, steps_of) < self._window_s:
             return _Patience(settings.hung_computing_s, "it makes steps")
         if worked is not None:
             return _Patience(self._window_s, "its processors rest")
         if known:
             return _Patience(max(settings.hung_unseen_s, self._window_s), "its processes cannot be seen")
         return _Patience(settings.hung_computing_s, "neither its processes nor its counters can be seen")
+
+
+def _still_s(history: Sequence[Sample]) -> float:
+    """For how long no token has moved: by the counters, or by the probe that had some for an answer."""
+    right_s = last_right_s(history)
+    by_answer_s = math.inf if right_s is None else history[-1].at_s - right_s
+    return min(since_change_s(history, tokens_of), by_answer_s)

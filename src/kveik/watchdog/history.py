@@ -36,6 +36,14 @@ def outcomes(history: Sequence[Sample], most: int) -> list[Outcome]:
     return list(reversed(found.values()))
 
 
+def since_gap(history: Sequence[Sample], longest_s: float) -> Sequence[Sample]:
+    """The samples since looks were last further apart than that: the machine slept, or we were stopped ourselves."""
+    for index in range(len(history) - 1, 0, -1):
+        if history[index].at_s - history[index - 1].at_s > longest_s:
+            return history[index:]
+    return history
+
+
 def last_right_s(history: Sequence[Sample]) -> float | None:
     """When the last right answer was seen; None if there was none."""
     numbers = ((sample.number, sample.at_s) for sample in reversed(history) if sample.probe is Probed.RIGHT)

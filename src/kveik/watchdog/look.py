@@ -23,6 +23,8 @@ LOOKS = 5
 #: A probe that waited for so many deadlines is given up, so that another one can be sent: an engine that hangs
 #: gathers one in a minute.
 GIVE_UP_DEADLINES = 12
+#: What a probe that took longer spent otherwise than by itself: in the queue, or in a step with others' prompts.
+PROBE_ALONE_MAX_S = 1.0
 
 
 def look_period_s(settings: WatchdogSettings) -> float:
@@ -148,7 +150,7 @@ class Eyes:
         if result.reply is None:
             return result
         self._answered += 1
-        self._took_s += result.took_s
+        self._took_s += min(result.took_s, PROBE_ALONE_MAX_S)
         namespace = self.metrics.namespace if self.metrics is not None else ""
         question = f"{result.model} ({result.way})"
         judgement = self._references.judge(self.name, result.reply, question=question, namespace=namespace)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kveik.config_fleet import WatchdogSettings
 from kveik.watchdog.decide import history_s, judge
 from kveik.watchdog.verdict import Condition, Counters, Probed, ProcessFacts, RankCounters, Sample, Verdict
-from tests.watched import LOOK_S, SETTINGS, PaperEngine, ready_engine, steps_of_ranks
+from tests.paper_engine import LOOK_S, SETTINGS, PaperEngine, ready_engine, steps_of_ranks
 
 THREE_PERIODS_S = 3 * SETTINGS.probe_period_s
 
@@ -74,6 +74,27 @@ def test_a_hung_engine_stays_hung_until_a_token_moves() -> None:
     engine.until(Condition.HUNG, 60)
     engine.processors = 1.0
     assert engine.looks(60) == [Condition.HUNG]
+
+
+@pytest.mark.parametrize("gap_s", [11.0, 70.0, 1000.0])
+def test_time_in_which_nobody_looked_is_nobodys_stillness(gap_s: float) -> None:
+    """The machine slept, or the watchdog was stopped: a probe that was under way is old then, and nothing moved."""
+    for unseen in (False, True):
+        engine = ready_engine(unseen=unseen)
+        engine.answer = None
+        engine.looks(3)
+        engine.now_s += gap_s
+        assert engine.look().condition is Condition.BUSY
+        engine.answer = Probed.RIGHT
+        assert engine.looks(20)[-1] is Condition.READY
+
+
+def test_a_hung_engine_is_not_well_because_nobody_looked() -> None:
+    engine = ready_engine()
+    engine.freeze()
+    engine.until(Condition.HUNG, 60)
+    engine.now_s += 40  # spent on evidence
+    assert engine.looks(40) == [Condition.HUNG]
 
 
 def test_processors_that_work_without_a_token_get_minutes_but_not_for_ever() -> None:
