@@ -60,8 +60,8 @@ def engine_command(spec: EngineSpec) -> list[str]:
 
 
 def serve_command(spec: EngineSpec) -> list[str]:
-    """The command line of a vLLM server for a fleet: ``vllm serve``, which alone knows ranks without an API server."""
-    command = [spec.python, "-m", "vllm.entrypoints.cli.main", "serve", str(spec.model), *_arguments(spec)]
+    """A vLLM server for a fleet: what ``vllm serve`` runs, which alone knows ranks without an API server."""
+    command = [spec.python, "-m", "kveik.connector.serve", str(spec.model), *_arguments(spec)]
     if spec.shutdown_s:
         command += ["--shutdown-timeout", str(spec.shutdown_s)]
     return command

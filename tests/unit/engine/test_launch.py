@@ -68,7 +68,7 @@ FLEET_SPEC = EngineSpec(
 
 def test_an_engine_of_a_fleet_is_served_as_people_do_it_and_lets_requests_finish() -> None:
     command = serve_command(FLEET_SPEC)
-    assert command[:5] == ["/venv/bin/python", "-m", "vllm.entrypoints.cli.main", "serve", "/models/small"]
+    assert command[:4] == ["/venv/bin/python", "-m", "kveik.connector.serve", "/models/small"]
     assert "--enforce-eager" not in command
     assert value_after(command, "--served-model-name") == "qwen"
     assert value_after(command, "--host") == "10.0.0.1"
