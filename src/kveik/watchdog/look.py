@@ -13,6 +13,7 @@ from kveik.engine.metrics import Metric, MetricsSnapshot
 from kveik.errors import EngineError
 from kveik.watchdog.errand import Errand
 from kveik.watchdog.leaks import Vitals
+from kveik.watchdog.neighbour import Neighbour
 from kveik.watchdog.probe import PROMPT, Prober, ProbeResult
 from kveik.watchdog.processes import ProcessReader
 from kveik.watchdog.reference import References
@@ -53,6 +54,7 @@ class Eyes:
         self._url, self._api_key = url, api_key
         self._client = EngineClient(url, read_timeout_s=settings.probe_deadline_s, api_key=api_key)
         self._processes = ProcessReader()
+        self._neighbour = Neighbour(url)
         self._number = 0
         self.restarted()
 
@@ -75,8 +77,14 @@ class Eyes:
         self._due_s = min(self._due_s, self._clock.monotonic())
 
     def look(self, pids: Sequence[int] | None) -> Sample:
-        """What there is to see now. ``pids``: the engine's processes on this machine, leader first; None if unseen."""
+        """What there is to see now.
+
+        ``pids``: the engine's processes on this machine, leader first; empty: none is left; None: its keeper does not
+        tell them. Then they are looked for.
+        """
         now_s = self._clock.monotonic()
+        if pids is None:
+            pids = self._neighbour.pids(now_s)
         counters = self._counters()
         self._take_probe()
         processes = None if pids is None else self._processes.read(pids)

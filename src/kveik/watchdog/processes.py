@@ -77,6 +77,12 @@ class ProcessReader:
         self._before = now
 
 
+def computes(pid: int) -> bool:
+    """Whether a process bears a title of vLLM's that computes."""
+    seen = _look_at(pid)
+    return seen is not None and _COMPUTES.match(seen.title) is not None
+
+
 def _computing(seen: dict[int, _Seen]) -> Iterable[int]:
     """Engine cores, workers and what they started; all processes where none has such a title."""
     named = [pid for pid in seen if any(_COMPUTES.match(seen[one].title) for one in _line(pid, seen))]
