@@ -1,124 +1,236 @@
-"""Histories of looks at engines that only exist on paper: what they do is told second by second."""
+"""Simulated engines under a real supervisor, a real router and the watchdog, for tests of healing."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
 
 from kveik.config_fleet import WatchdogSettings
-from kveik.watchdog.decide import history_s, judge
-from kveik.watchdog.verdict import Condition, Counters, Probed, ProcessFacts, RankCounters, Sample, Verdict
+from kveik.engine.process import free_port
+from kveik.fleet.announcement import EngineAnnouncement
+from kveik.fleet.client import FleetClient
+from kveik.supervise.backoff import Pauses
+from kveik.supervise.client import ControlClient
+from kveik.supervise.keeper import Surroundings
+from kveik.supervise.messages import ProcessView
+from kveik.supervise.node_folder import NodeFolder
+from kveik.supervise.part import Part, Readiness, Variant
+from kveik.supervise.supervisor import NodeIdentity, Supervisor
+from kveik.telemetry.events import EventLog, read_events
+from kveik.watchdog.evidence import EvidenceFolder
+from kveik.watchdog.node import NodePlace, NodeWatchdog
+from kveik.watchdog.patients import Care, Census, Listed, patients
+from kveik.watchdog.state_file import StateFile
+from kveik.watchdog.watch import Patient
+from tests.agents import wait_until
 
-SETTINGS = WatchdogSettings()
-LOOK_S = SETTINGS.probe_period_s / 5
-KEPT_LOOKS = round(history_s(SETTINGS) / LOOK_S)
+#: Quick, so that a test takes seconds; in everything else as by default.
+QUICK: Mapping[str, Any] = {
+    "probe_period_s": 0.4,
+    "probe_deadline_s": 1.0,
+    "restart_grace_s": 0.6,
+    "good_probes": 2,
+    "restart_pause_s": 0.1,
+    "report_period_s": 0.3,
+    "hung_unseen_s": 1.5,
+}
+#: The machine may be slow; nothing waits this long on a quiet one.
+PATIENCE_S = 60.0
 
 
-@dataclass
-class PaperEngine:
-    """An engine that makes ``tokens_s`` and uses ``processors`` while it lives, and answers probes at once or never.
+class SupervisedNode:
+    """A supervisor on a thread that keeps simulated engines as its own processes, on ports that they keep."""
 
-    ``unseen``: its processes are on another machine; ``mute``: it has no metrics. Change the fields between looks.
-    """
+    def __init__(self, folder: Path, engines: int, **given: Any) -> None:
+        self.folder = NodeFolder(folder / "state" / "local")
+        self.refuse = folder / "refuse-to-start"
+        self.ports = {f"engine-{number}": free_port() for number in range(1, engines + 1)}
+        self.urls = {name: f"http://127.0.0.1:{port}" for name, port in self.ports.items()}
+        self.control = ControlClient(str(self.folder.control_socket))
+        self._given = given
+        identity = NodeIdentity("kveik", "local", folder / "kveik.toml", self.folder)
+        around = Surroundings(Pauses(0.05, 0.2), tethered=False)
+        self._supervisor = Supervisor(identity, lambda *_: [self._part(name) for name in self.ports], around)
+        self._thread = threading.Thread(target=self._supervisor.run, name="supervisor")
 
-    now_s: float = 1000.0
-    tokens_s: float = 0.0
-    steps_s: float = 0.0
-    processors: float = 0.0
-    starved: float = 0.0
-    answer: Probed | None = Probed.RIGHT
-    detail: str = ""
-    unseen: bool = False
-    mute: bool = False
-    stopped: int = 0
-    missing: str = ""
-    requests: int = 0
-    ranks: dict[str, RankCounters] = field(default_factory=dict)
-    rank_processors: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.history: list[Sample] = []
-        self.verdict = Verdict(Condition.STARTING, self.now_s, "just started")
-        self._tokens = self._steps = self._used_s = self._starved_s = 0.0
-        self._number = 0
-        self._sent_s: float | None = None
-        self._due_s = self.now_s
-        self._ended: Probed | None = None
-        self._per_rank_s: dict[str, float] = {}
-
-    def look(self, settings: WatchdogSettings = SETTINGS, start_s: float = 1800.0) -> Verdict:
-        """One look after ``LOOK_S``, judged."""
-        self._pass(LOOK_S)
-        if self._sent_s is not None and self.answer is not None:
-            self._sent_s, self._ended = None, self.answer
-            if self.answer in (Probed.RIGHT, Probed.WRONG):
-                self._tokens += 4
-                self._steps += 4
-        self.history.append(self._sample())
-        self.history = self.history[-KEPT_LOOKS:]
-        self.verdict = judge(self.history, self.verdict, settings, start_s=start_s)
-        if self._sent_s is None and self.now_s >= self._due_s:
-            self._sent_s, self._due_s = self.now_s, self.now_s + settings.probe_period_s
-            self._number += 1
-        return self.verdict
-
-    def looks(self, seconds: float, start_s: float = 1800.0) -> list[Condition]:
-        """What it was judged to be during so many seconds, without repetitions in a row."""
-        found: list[Condition] = []
-        for _ in range(round(seconds / LOOK_S)):
-            condition = self.look(start_s=start_s).condition
-            if not found or found[-1] is not condition:
-                found.append(condition)
-        return found
-
-    def until(self, condition: Condition, seconds: float) -> float:
-        """Look until it is judged to be that; the seconds that took."""
-        began_s = self.now_s
-        while self.look().condition is not condition:
-            assert self.now_s - began_s < seconds, f"still {self.verdict} after {seconds} s"
-        return self.now_s - began_s
-
-    def freeze(self) -> None:
-        """As ``kill -STOP`` of its core, or a deadlock: nothing moves any more."""
-        self.tokens_s = self.steps_s = self.processors = self.starved = 0.0
-        self.answer = None
-
-    def _pass(self, seconds: float) -> None:
-        self.now_s += seconds
-        self._tokens += self.tokens_s * seconds
-        self._steps += self.steps_s * seconds
-        self._used_s += self.processors * seconds
-        self._starved_s += self.starved * seconds
-        for rank, share in self.rank_processors.items():
-            self._per_rank_s[rank] = self._per_rank_s.get(rank, 0.0) + share * seconds
-
-    def _sample(self) -> Sample:
-        age_s = 0.0 if self._sent_s is None else self.now_s - self._sent_s
-        counters = Counters(0.0, self._tokens, self._steps, self.requests, 0, dict(self.ranks))
-        processes = ProcessFacts(
-            self._used_s, self._starved_s, dict(self._per_rank_s), self.stopped, self.missing, resident_bytes=1 << 30
-        )
-        return Sample(
-            at_s=self.now_s,
-            probe=None if self._sent_s is not None else self._ended,
-            number=self._number,
-            probe_age_s=age_s,
-            detail=self.detail,
-            counters=None if self.mute else counters,
-            processes=None if self.unseen else processes,
+    def _part(self, name: str) -> Part:
+        flags = {"port": self.ports[name], **self._given}
+        engine = [sys.executable, "-m", "kveik.cli.main", "sim-engine"]
+        engine += [f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()]
+        guard = 'if test -e "$0"; then echo refused; exit 1; fi; exec "$@"'
+        return Part(
+            name=name,
+            kind="engine",
+            variants=(Variant(("/bin/sh", "-c", guard, str(self.refuse), *engine)),),
+            log=self.folder.log(name),
+            readiness=Readiness("inference", self.urls[name], "simulated"),
+            url=self.urls[name],
+            start_s=30.0,
         )
 
+    def __enter__(self) -> Self:
+        self._supervisor.open()
+        self._thread.start()
+        return self
 
-def ready_engine(**given: object) -> PaperEngine:
-    """One that has answered for half a minute."""
-    engine = PaperEngine(**given)  # type: ignore[arg-type]
-    engine.looks(30)
-    assert engine.verdict.condition is Condition.READY, engine.verdict
-    return engine
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._supervisor.down(0)
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def view(self, name: str = "engine-1") -> ProcessView:
+        """One engine's process as the supervisor sees it."""
+        return self.control.view(name)
+
+    def engine_processes(self, name: str = "engine-1") -> list[psutil.Process]:
+        """Processes of an engine that are Python."""
+        found = [psutil.Process(pid) for pid in self.view(name).pids]
+        return [process for process in found if "sim-engine" in process.cmdline()]
+
+    def signal(self, number: signal.Signals, name: str = "engine-1") -> None:
+        """Send a signal to an engine, not to what it was started under."""
+        for process in self.engine_processes(name):
+            process.send_signal(number)
+
+    def fault(self, name: str = "engine-1", **switches: Any) -> None:
+        """Switch faults of an engine."""
+        set_fault(self.urls[name], **switches)
+
+    @property
+    def words(self) -> tuple[EngineAnnouncement, ...]:
+        """What is known of the engines before they are asked."""
+        return tuple(EngineAnnouncement(url=url, engine_id=name) for name, url in self.urls.items())
 
 
-def steps_of_ranks(engine: PaperEngine, moving: Callable[[str], bool], seconds: float) -> Iterator[Verdict]:
-    """Looks during which the ranks that move make a step each time."""
-    for _ in range(round(seconds / LOOK_S)):
-        for rank, counters in engine.ranks.items():
-            if moving(rank):
-                engine.ranks[rank] = RankCounters(counters.iterations + 1, counters.requests)
-        yield engine.look()
+def set_fault(url: str, **switches: Any) -> None:
+    """Switch faults of a simulated engine."""
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/sim", json.dumps(switches).encode()), timeout=20):
+        pass
+
+
+class Watched:
+    """A watchdog in this process, and what can be seen of it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        router_url: str,
+        *,
+        node: SupervisedNode | None = None,
+        listed: Sequence[Listed] = (),
+        given: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
+        self.folder = node.folder if node is not None else NodeFolder(folder / "state" / "local")
+        self.settings = WatchdogSettings(**{**QUICK, **settings})
+        self.router = FleetClient(router_url)
+        self._node = node
+        self._census = Census(own=node.words if node else (), listed=tuple(listed), given=tuple(given))
+        self._stop = threading.Event()
+        self.watchdog: NodeWatchdog
+        self._thread: threading.Thread
+        self._state: StateFile
+
+    def __enter__(self) -> Self:
+        control = ControlClient(str(self.folder.control_socket))
+        care = Care(control, lease_s=60.0, start_s=30.0, command_s=20.0)
+
+        def found(processes: Mapping[str, ProcessView]) -> Sequence[Patient]:
+            return patients(self._census, processes, care)
+
+        self._state = StateFile(self.folder.watchdog)
+        self.events_log = EventLog(self.folder.events, bytes_max=1 << 20, node="local")
+        self.watchdog = NodeWatchdog(
+            NodePlace("kveik", "local", control.path if self._node is not None else ""),
+            self.settings,
+            found,
+            routers=[self.router],
+            state=self._state,
+            evidence=EvidenceFolder(self.folder.evidence, bundles_max=5, py_spy=""),
+            events=self.events_log,
+        )
+        self._thread = threading.Thread(target=self.watchdog.run, args=(self._stop,), name="watchdog")
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        self._state.close()
+        if error is not None:
+            print("\n".join(self.told()))
+
+    def told(self) -> list[str]:
+        """All events, as people read them."""
+        return [f"{event.kind}: {event.line}" for event in read_events(self.folder.events)]
+
+    def kinds(self, part: str = "engine-1") -> list[str]:
+        """The kinds of events about one engine, in order."""
+        return [event.kind for event in read_events(self.folder.events) if event.part == part]
+
+    def wait_kind(self, kind: str, part: str = "engine-1", times: int = 1) -> None:
+        """Wait for an event."""
+        wait(lambda: self.kinds(part).count(kind) >= times, f"{times} x {kind} for {part}: {self.told()}")
+
+    def state(self, name: str = "engine-1") -> str:
+        """An engine's state at the router."""
+        engines = self.router.engines()["data"]
+        return next((str(engine["state"]) for engine in engines if engine["engine_id"] == name), "unknown")
+
+    def wait_state(self, state: str, name: str = "engine-1") -> None:
+        """Wait until the router shows that state."""
+        wait(lambda: self.state(name) == state, f"{name} is {state} at the router: {self.told()}")
+
+
+class WatchdogProcess:
+    """``kveik watchdog`` as its own process, to be killed and started again."""
+
+    def __init__(self, folder: Path, node: SupervisedNode, router_url: str, **settings: Any) -> None:
+        self.log = folder / "watchdog.log"
+        config = folder / "kveik.toml"
+        launches = "".join(f'[[launch]]\nname = "{name}"\nport = {port}\n' for name, port in node.ports.items())
+        quick = "".join(f"{name} = {json.dumps(value)}\n" for name, value in {**QUICK, **settings}.items())
+        config.write_text(
+            f'[fleet]\nstate_folder = "{node.folder.root.parent}"\n\n'
+            f'[watchdog]\nrouters = "{router_url}"\n{quick}\n{launches}'
+        )
+        self._command = [sys.executable, "-m", "kveik.cli.main", "watchdog", f"--config={config}"]
+        self.start()
+
+    def start(self) -> None:
+        """Start it (again)."""
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self) -> int:
+        """SIGTERM; its exit code."""
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+def wait(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition, looking twenty times a second: the machine has other things to do."""
+
+    def slowly() -> bool:
+        time.sleep(0.05)
+        return condition()
+
+    wait_until(slowly, what, PATIENCE_S)

@@ -32,6 +32,8 @@ MAY_CATCH_EVERYTHING = {
     "supervise/control.py": 1,  # one order that fails must not leave the fleet without an ear
     "store/tier_threads.py": 1,  # hands any exception of a tier to who waits for it
     "watchdog/errand.py": 1,  # hands any exception of a call to who takes its result
+    "watchdog/node.py": 1,  # looking after the node must go on: engines that joined would never be watched
+    "watchdog/watch.py": 1,  # an engine that nobody watches any more would be worse
 }
 VAGUE_NAMES = re.compile(r"(^|_)(utils?|common|managers?|helpers?|v1|new|misc|base_?class)(_|$)")
 

@@ -186,7 +186,11 @@ class EngineClient:
 
     def metrics(self) -> MetricsSnapshot:
         """All metrics of the engine now."""
-        return parse_metrics(self._call("GET", "/metrics").decode("utf8", "replace"))
+        return parse_metrics(self.metrics_text())
+
+    def metrics_text(self) -> str:
+        """The same as the engine writes them."""
+        return self._call("GET", "/metrics").decode("utf8", "replace")
 
     def post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The JSON object that a JSON body gets for an answer."""

@@ -23,6 +23,8 @@ from kveik.watchdog.verdict import Condition, Verdict
 
 #: Warm-ups in a row that may fail before a restart counts as failed.
 WARM_UPS_MAX = 3
+#: Least pause after an order that was not taken.
+REFUSED_PAUSE_S = 1.0
 #: Good probes of an engine that never served: it is new, nothing speaks against it.
 FIRST_GOOD_PROBES = 1
 
@@ -59,8 +61,8 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
     """What was done so far about one engine. Times are monotonic seconds.
 
     ``since_s``: of the stage. ``why``: of the isolation. ``incident``: where evidence is, empty if none was saved yet.
-    ``restarts``: when restarts were ordered within the window. ``told``: what is said once was said. ``pid``: the
-    engine's first process before the restart.
+    ``restarts``: when restarts were ordered within the window. ``refused``: orders in a row that were not taken.
+    ``told``: what is said once was said. ``pid``: the engine's first process before the restart.
     """
 
     stage: Stage = Stage.NEW
@@ -69,6 +71,7 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     incident: str = ""
     restarts: tuple[float, ...] = ()
+    refused: int = 0
     told: bool = False
     warm: bool = False
     cold_tries: int = 0
@@ -138,9 +141,11 @@ def next_step(healing: Healing, seen: Seen, settings: WatchdogSettings, now_s: f
     return None
 
 
-def after_failed_restart(healing: Healing, now_s: float) -> Healing:
-    """The order could not be given: it counts, so that there is a pause and an end to it."""
-    return msgspec.structs.replace(healing, stage=Stage.ISOLATED, since_s=now_s)
+def after_refused_restart(healing: Healing, now_s: float) -> Healing:
+    """The order was not taken, so it ended nothing and does not count; it is given again after a pause that grows."""
+    return msgspec.structs.replace(
+        healing, stage=Stage.ISOLATED, since_s=now_s, restarts=healing.restarts[:-1], refused=healing.refused + 1
+    )
 
 
 def after_failed_warm_up(healing: Healing, now_s: float) -> Healing:
@@ -160,13 +165,17 @@ def resumed(healing: Healing, seen_pid: int, now_s: float) -> Healing:
 
 
 def restart_due_s(healing: Healing, condition: Condition, settings: WatchdogSettings) -> float:
-    """When a sick engine is restarted: after its grace, and after the pause since the last restart."""
-    grace_s = settings.restart_grace_s if condition is Condition.HUNG else 0.0
-    due_s = healing.since_s + grace_s
+    """When a sick engine is restarted: after its grace, and after the pause since the last restart or order."""
+    if healing.refused:
+        return healing.since_s + max(REFUSED_PAUSE_S, _pause_s(healing.refused, settings))
+    due_s = healing.since_s + (settings.restart_grace_s if condition is Condition.HUNG else 0.0)
     if not healing.restarts:
         return due_s
-    pause_s = settings.restart_pause_s * 2.0 ** min(len(healing.restarts) - 1, 30)
-    return max(due_s, healing.restarts[-1] + min(pause_s, settings.restart_pause_max_s))
+    return max(due_s, healing.restarts[-1] + _pause_s(len(healing.restarts), settings))
+
+
+def _pause_s(times: int, settings: WatchdogSettings) -> float:
+    return min(settings.restart_pause_s * 2.0 ** min(times - 1, 30), settings.restart_pause_max_s)
 
 
 def _new(healing: Healing, seen: Seen, now_s: float) -> Step | None:
@@ -183,7 +192,8 @@ def _new(healing: Healing, seen: Seen, now_s: float) -> Step | None:
 def _serving(healing: Healing, seen: Seen, now_s: float) -> Step | None:
     if not seen.sick:
         return None
-    if seen.last_in_pool and seen.answers_rightly:
+    answers = seen.answers_rightly and seen.verdict.condition is Condition.HALF_DEAD
+    if seen.last_in_pool and answers:
         why = f"{_told(seen)}; it still answers rightly and no other engine is ready, so it keeps its requests"
         return None if healing.told else Step(Act.SPARE, why, msgspec.structs.replace(healing, told=True))
     return _isolation(healing, seen, now_s)
@@ -209,7 +219,7 @@ def _isolated(healing: Healing, seen: Seen, settings: WatchdogSettings, now_s: f
         return Step(Act.LEAVE, _left(healing, settings), msgspec.structs.replace(healing, stage=Stage.LEFT))
     after = msgspec.structs.replace(
         healing, stage=Stage.RESTARTING, since_s=now_s, restarts=(*healing.restarts, now_s), warm=False, cold_tries=0,
-        pid=seen.pid, told=False,
+        pid=seen.pid, told=False, refused=healing.refused,
     )  # fmt: skip
     return Step(Act.RESTART, healing.why, after)
 
@@ -248,5 +258,5 @@ def _left(healing: Healing, settings: WatchdogSettings) -> str:
     return (
         f"{len(healing.restarts)} restarts within {settings.restarts_window_s:g} s did not help, the last trouble was "
         f"{healing.why}. It stays isolated. Find the cause (evidence: {healing.incident}), then readmit it: "
-        "POST /fleet/engines/ID/readmit at the router"
+        "kveik readmit ENGINE"
     )

@@ -1,7 +1,6 @@
 """Three ways to restart an engine: by its supervisor, by a command of whoever runs it, and not at all.
 
-All restart the whole group: every process of the engine, and all ranks of a data-parallel group. What an order
-changes is seen by the probes, not here.
+All restart every process of the engine. What an order changes is seen by the probes, not here.
 """
 
 import contextlib
@@ -9,7 +8,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import IO, Protocol
 
 from kveik.errors import RestartError, SuperviseError
@@ -18,9 +17,6 @@ from kveik.telemetry.redaction import redacted
 
 #: Of a command's output the end is kept.
 OUTPUT_BYTES_MAX = 64 << 10
-
-#: Has the ranks on other nodes restarted, with the head's name and why; raises :class:`RestartError`.
-GroupHook = Callable[[str, str], None]
 
 
 class Restarter(Protocol):
@@ -53,25 +49,21 @@ class NoRestarter:
 class ControlRestarter:
     """By the control socket of the node's supervisor, which kills the group at once and starts it.
 
-    ``names``: the engine, and ranks of its group that the same supervisor keeps. ``elsewhere`` restarts those of
-    other nodes, first: they wait for their head.
+    ``names``: the engine, and ranks of its group that the same supervisor keeps. Groups of several nodes have a
+    restarter of their own (:class:`kveik.watchdog.groups.GroupRestarter`).
     """
 
     no_restart = ""
 
-    def __init__(self, client: ControlClient, names: Sequence[str], *, elsewhere: GroupHook | None = None) -> None:
+    def __init__(self, client: ControlClient, names: Sequence[str]) -> None:
         self._client = client
         self._names = tuple(names)
-        self._elsewhere = elsewhere
 
     def __repr__(self) -> str:
         return f"ControlRestarter({', '.join(self._names)})"
 
     def restart(self, why: str) -> str:
         """Have all parts of the group killed and started."""
-        told = []
-        if self._elsewhere is not None:
-            self._elsewhere(self._names[0], why)
         try:
             told = [self._client.restart(name, why, grace_s=0.0).told for name in reversed(self._names)]
         except SuperviseError as error:

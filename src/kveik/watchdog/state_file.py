@@ -26,12 +26,13 @@ logger = logging.getLogger("kveik.watchdog")
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One engine: how far its healing is, and the last verdict."""
+    """One engine: how far its healing is, the last verdict, and its first process (0 if it cannot be seen)."""
 
     healing: Healing
     condition: Condition
     since_s: float
     why: str = ""
+    pid: int = 0
 
     @property
     def verdict(self) -> Verdict:

@@ -16,8 +16,8 @@ from kveik.watchdog.healing import (
     Healing,
     Seen,
     Stage,
-    after_failed_restart,
     after_failed_warm_up,
+    after_refused_restart,
     next_step,
     noted,
     restart_due_s,
@@ -222,13 +222,23 @@ def test_a_person_who_readmits_it_begins_anew() -> None:
     assert patient.look(DEAD)[-1] is Act.RESTART
 
 
-def test_an_order_that_could_not_be_given_counts_and_waits() -> None:
-    patient = Patient(settings=WatchdogSettings(restart_pause_s=10.0))
+def test_an_order_that_is_not_taken_costs_no_budget_and_is_given_again_after_a_growing_pause() -> None:
+    patient = Patient(settings=WatchdogSettings(restart_pause_s=10.0, restart_pause_max_s=25.0))
     patient.look(DEAD)
-    patient.healing = after_failed_restart(patient.healing, patient.now_s)
-    assert patient.look(DEAD, 9.0) == []
-    assert patient.look(DEAD, 1.0) == [Act.RESTART]
-    assert len(patient.healing.restarts) == 2
+    for pause_s in (10.0, 20.0, 25.0, 25.0, 25.0, 25.0, 25.0):
+        patient.healing = after_refused_restart(patient.healing, patient.now_s)
+        assert patient.healing.restarts == ()
+        assert patient.look(DEAD, pause_s - 0.5) == []
+        assert patient.look(DEAD, 0.5) == [Act.RESTART]
+    assert patient.healing.refused == 7
+
+
+def test_an_order_that_is_not_taken_does_not_begin_a_new_grace() -> None:
+    patient = Patient()
+    patient.look(HUNG)
+    assert patient.look(HUNG, SETTINGS.restart_grace_s) == [Act.RESTART]
+    patient.healing = after_refused_restart(patient.healing, patient.now_s)
+    assert patient.look(HUNG, 2.0) == [Act.RESTART]
 
 
 # -- where nobody restarts ------------------------------------------------------------------------

@@ -50,18 +50,6 @@ def test_the_supervisor_kills_and_starts_the_whole_group_the_head_last(superviso
     ]
 
 
-def test_ranks_on_other_nodes_are_restarted_first(supervisor: Supervisor) -> None:
-    asked: list[tuple[str, str]] = []
-
-    def elsewhere(group: str, why: str) -> None:
-        assert supervisor.orders == []
-        asked.append((group, why))
-
-    ControlRestarter(supervisor.client, ["engine-1"], elsewhere=elsewhere).restart("hung")
-    assert asked == [("engine-1", "hung")]
-    assert len(supervisor.orders) == 1
-
-
 def test_a_refusal_of_the_supervisor_is_told(supervisor: Supervisor) -> None:
     supervisor.refusal = "engine-1 is held: roll"
     with pytest.raises(RestartError, match="did not restart engine-1: engine-1 is held: roll"):
