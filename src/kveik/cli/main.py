@@ -17,6 +17,8 @@ COMMANDS = {
     "connect": "kveik.cli.connect",
     "key": "kveik.cli.key",
     "register": "kveik.cli.register",
+    "watchdog": "kveik.cli.watchdog",
+    "events": "kveik.cli.events",
     "drain": "kveik.cli.drain",
     "readmit": "kveik.cli.readmit",
     "roll": "kveik.cli.roll",
