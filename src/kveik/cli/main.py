@@ -11,6 +11,7 @@ import kveik
 #: Every command and its module. A module has ``HELP``, ``add_arguments(parser)`` and ``run(args) -> int``.
 COMMANDS = {
     "init": "kveik.cli.init",
+    "status": "kveik.cli.status",
     "agent": "kveik.cli.agent",
     "router": "kveik.cli.router",
     "stats": "kveik.cli.stats",

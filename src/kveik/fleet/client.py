@@ -16,6 +16,7 @@ import msgspec
 from kveik.errors import AdmissionError, ConfigError, FleetError, RefusedError, RegistryError, UnknownEngineError
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.report import NodeReport
+from kveik.fleet.status import FleetStatus
 
 _PATH = "/fleet/engines"
 _ERRORS: Mapping[int, type[FleetError | ConfigError]] = {
@@ -77,6 +78,14 @@ class FleetClient:
     def traffic(self) -> Mapping[str, Any]:
         """What ``/fleet`` shows: the engines as this router sees them now, with the requests under way at each."""
         return self._call("GET", "", where="/fleet")
+
+    def status(self) -> FleetStatus:
+        """What the router shows of the whole fleet, without its histories."""
+        answer = self._call("GET", "?history=no", where="/fleet/status")
+        try:
+            return msgspec.convert(answer, FleetStatus)
+        except msgspec.ValidationError as error:
+            raise RegistryError(f"{self.url} shows the fleet in a way that is not understood here: {error}") from error
 
     def report(self, report: NodeReport) -> None:
         """Tell how a node is."""

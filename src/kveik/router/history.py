@@ -8,7 +8,7 @@ are counted in buckets that grow by a fifth, so a percentile is right within tha
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -194,11 +194,16 @@ class TrafficHistory:
         at_s, total, _ = self._look_at(now_s - MEASURED_S)
         return measured(total, self._total, now_s - at_s)
 
-    def document(self, since: int = 0) -> History:
-        """The rows after number ``since``; all of them if that number has not been reached, after a restart."""
-        first = since if since <= self._numbered else 0
-        rows: Iterable[tuple[int, msgspec.Raw]] = self._rows
-        return History(sample_s=SAMPLE_S, window_s=WINDOW_S, rows=tuple(row for number, row in rows if number > first))
+    def document(self, since: int | None = 0) -> History:
+        """The rows after number ``since``; all of them if that number has not been reached, after a restart.
+
+        No rows if it is None.
+        """
+        rows: tuple[msgspec.Raw, ...] = ()
+        if since is not None:
+            first = since if since <= self._numbered else 0
+            rows = tuple(row for number, row in self._rows if number > first)
+        return History(sample_s=SAMPLE_S, window_s=WINDOW_S, rows=rows)
 
     def _look_at(self, at_s: float) -> tuple[float, Tally, dict[str, Tally]]:
         """The last look that was not after a time, or the first one."""

@@ -92,14 +92,18 @@ class StatusPage:
         return 200, b'{"taken":true}'
 
     def document(self, query: bytes = b"") -> Answer:
-        """The document as JSON. ``since=N`` in the query: of the history only what came after row ``N``."""
-        given = parse_qs(query.decode("latin-1")).get("since", ["0"])[-1]
+        """The document as JSON.
+
+        In the query ``since=N`` leaves out the rows of the history up to number ``N``, ``history=no`` all of them.
+        """
+        asked = parse_qs(query.decode("latin-1"))
+        given = asked.get("since", ["0"])[-1]
         if not given.isascii() or not given.isdigit() or len(given) > 15:
             return 400, http1.error_body(400, f"since is {given[:40]!r}, expected the number of a row", param="since")
-        return 200, msgspec.json.encode(self.status(int(given)))
+        return 200, msgspec.json.encode(self.status(None if asked.get("history") == ["no"] else int(given)))
 
-    def status(self, since: int = 0) -> FleetStatus:
-        """The same as a value."""
+    def status(self, since: int | None = 0) -> FleetStatus:
+        """The same as a value, with the rows after number ``since``; without rows if that is None."""
         now_s = self._clock.monotonic()
         self._history.count()
         seen = self._seen(now_s)

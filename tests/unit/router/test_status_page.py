@@ -138,6 +138,7 @@ def test_whoever_knows_a_row_gets_those_after_it(rig: Rig) -> None:
     assert len(rig.read(b"since=3").history.rows) == 2
     assert len(rig.read(b"since=3&since=5").history.rows) == 0
     assert len(rig.read(b"other=3").history.rows) == 5
+    assert len(rig.read(b"history=no").history.rows) == 0
 
 
 @pytest.mark.parametrize("since", ["-1", "x", "1.5", "", "9" * 20, "%C2%B2"])
