@@ -46,7 +46,7 @@ def supervised(view: ProcessView | None, stage: Stage, wall_s: float) -> Supervi
         restarted = "its supervisor is starting it" if stage is Stage.SERVING else ""
         return Supervised(pids, view.pid, busy or restarted, starting=True)
     if view.state == "ready":
-        return Supervised(pids, view.pid, busy)
+        return Supervised(pids or None, view.pid, busy)
     waits = view.state == "waiting" and stage is Stage.NEW
     if waits or wall_s - view.since_s < SETTLED_S:
         return Supervised(busy=busy or "its supervisor is starting it", starting=waits)
