@@ -12,6 +12,9 @@ import kveik
 COMMANDS = {
     "init": "kveik.cli.init",
     "status": "kveik.cli.status",
+    "up": "kveik.cli.up",
+    "down": "kveik.cli.down",
+    "logs": "kveik.cli.logs",
     "agent": "kveik.cli.agent",
     "router": "kveik.cli.router",
     "stats": "kveik.cli.stats",

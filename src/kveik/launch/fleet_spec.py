@@ -115,6 +115,16 @@ class FleetSpec:
         names = ", ".join(node.name for node in self.nodes)
         raise ConfigError(f"node is {wanted!r}, expected one of {names}: say with --node NAME which this machine is")
 
+    def with_settings(self, overrides: Mapping[str, Mapping[str, Any]]) -> "FleetSpec":
+        """The same with other ``[engine]`` settings for some engines, by name. Raises :class:`ConfigError`."""
+        engines = [
+            dataclasses.replace(engine, settings=_differing(engine.settings, own, f"settings of {engine.name}"))
+            if (own := overrides.get(engine.name))
+            else engine
+            for engine in self.engines
+        ]
+        return dataclasses.replace(self, engines=tuple(engines))
+
     def engines_of(self, node: str) -> tuple[LaunchedEngine, ...]:
         """The engines and ranks that run on a node."""
         return tuple(engine for engine in self.engines if engine.entry.node == node)

@@ -134,7 +134,8 @@ class _Describer:
 
     def watchdog(self) -> Part:
         """Who looks after the engines."""
-        facts = _told((self._tables.watchdog, self._tables.router, self._spec.settings, self._spec.engines))
+        # Engines it reads again by itself when the file changes.
+        facts = _told((self._tables.watchdog, self._tables.router, self._spec.settings))
         arguments = ["--config", self._config, "--node", self._node]
         return self._own("watchdog", arguments, Readiness("running", for_s=STEADY_S), facts=facts)
 

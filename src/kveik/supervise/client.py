@@ -73,9 +73,9 @@ class ControlClient:
         """Change what differs from that file; ``told`` says what that is."""
         return self._order(Order(op="apply", config=config))
 
-    def down(self) -> Done:
-        """Have everything end, in order, the supervisor last."""
-        return self._order(Order(op="down"))
+    def down(self, *, now: bool = False) -> Done:
+        """Have everything end, in order, the supervisor last; ``now``: at once, with all requests."""
+        return self._order(Order(op="down", grace_s=0.0 if now else None))
 
     def wait(self, name: str, wanted: Callable[[ProcessView], bool], timeout_s: float) -> ProcessView:
         """The part as soon as it is as wanted. Raises :class:`SuperviseError` after ``timeout_s``, with its state."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kveik.clock import SYSTEM_CLOCK, Clock
@@ -19,6 +20,16 @@ from kveik.supervise.states import Happening, State, after
 NEVER_S = float("inf")
 
 
+#: Judges the log and the exit code of an engine that ended before it was ever ready: whether a simpler mode may help,
+#: and why it ended.
+StartJudge = Callable[[str, int | None], tuple[bool, str]]
+
+
+def judge_by_last_words(log: str, exit_code: int | None) -> tuple[bool, str]:
+    """The judge that knows nothing about engines."""
+    return True, why_ended(exit_code, log)
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What all keepers of a supervisor share. ``tethered``: its children end with it, whatever happens."""
@@ -27,6 +38,7 @@ class Surroundings:
     tethered: bool = True
     listener: Listener = ignore
     clock: Clock = SYSTEM_CLOCK
+    judge: StartJudge = judge_by_last_words
 
 
 class Keeper:
@@ -192,7 +204,8 @@ class Keeper:
         assert self._watch is not None
         waited_s = self._now_s - self._life.started_s
         if not self._child.running:
-            self._ended(why_ended(self._child.exit_code, self._child.log_text))
+            simpler_may_help, why = self._why_it_did_not_start(self._child)
+            self._ended(why, simpler_may_help=simpler_may_help)
         elif self._watch.ready.is_set():
             self._life = dataclasses.replace(self._life, ever_ready=True, ready_s=self._now_s)
             self._go(Happening.ANSWERED, f"after {waited_s:.1f} s")
@@ -200,7 +213,12 @@ class Keeper:
             said = cause(self._child.log_text)
             self._ended(f"it was not ready within {self.part.start_s:g} s; its log says: {said or 'nothing'}")
 
-    def _ended(self, why: str) -> None:
+    def _why_it_did_not_start(self, child: Child) -> tuple[bool, str]:
+        if self.part.kind == "engine" and not self._life.ever_ready:
+            return self._around.judge(child.log_text, child.exit_code)
+        return judge_by_last_words(child.log_text, child.exit_code)
+
+    def _ended(self, why: str, *, simpler_may_help: bool = True) -> None:
         """It ended by itself, or cannot be waited for any longer: what is left of it goes, then it starts again."""
         life = self._life
         calm = life.ready_s > 0 and self._now_s - life.ready_s > self._around.pauses.max_s
@@ -208,13 +226,13 @@ class Keeper:
         self._stop_watching()
         if self._child is not None:
             self._child.kill()
-        self._go(Happening.ENDED, f"{why}; {self._decide(why)}")
+        variants = len(self.part.variants) if simpler_may_help else 0
+        self._go(Happening.ENDED, f"{why}; {self._decide(why, variants)}")
 
-    def _decide(self, why: str) -> str:
-        """What follows an ending, for people."""
+    def _decide(self, why: str, variants: int) -> str:
+        """What follows an ending, for people. ``variants``: how many there are to try."""
         life = self._life
-        history = History(self.part.kind, life.ever_ready, life.variant, len(self.part.variants), life.endings)
-        step = next_step(history)
+        step = next_step(History(self.part.kind, life.ever_ready, life.variant, variants, life.endings))
         self._then = Happening.GONE_HOPELESS if step is Step.GIVE_UP else Happening.GONE_AGAIN
         if step is Step.GIVE_UP:
             return "it is given up until it is ordered to start"

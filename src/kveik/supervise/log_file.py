@@ -5,7 +5,8 @@ import os
 import shutil
 from pathlib import Path
 
-_TAIL_BYTES = 65536
+#: The cause of an engine's end stands some hundred lines above it.
+_TAIL_BYTES = 256 << 10
 
 
 def set_aside_if_large(log: Path, bytes_max: int) -> bool:
@@ -45,3 +46,29 @@ def text_since(log: Path, offset: int) -> str:
             return file.read().decode("utf8", "replace")
     except OSError:
         return ""
+
+
+def last_lines(log: Path, count: int) -> str:
+    """The last lines of a log; nothing if there is none."""
+    return "\n".join(text_since(log, 0).splitlines()[-count:]) if count else ""
+
+
+class LogTail:
+    """Reads a log as it grows, from its end now on; whole lines only."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._offset = size_of(log)
+
+    def news(self) -> str:
+        """What came since the last call; all of it if the log was set aside meanwhile."""
+        try:
+            with self._log.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._offset:
+                    self._offset = 0
+                file.seek(self._offset)
+                lines, end, _ = file.read().rpartition(b"\n")
+        except OSError:
+            return ""
+        self._offset += len(lines) + len(end)
+        return lines.decode("utf8", "replace")

@@ -10,7 +10,7 @@
     {"op": "hold", "name": ..., "why": "roll"}          -> Done   others keep their hands off it: it is being worked on
     {"op": "release", "name": ...}                      -> Done
     {"op": "apply", "config": "/path/kveik.toml"}       -> Done   change what differs
-    {"op": "down"}                                      -> Done   stop everything, in order, then end
+    {"op": "down", "grace_s": 0}                        -> Done   stop everything, in order or at once, then end
 
 An answer with ``error`` is a refusal in words. Done means that the order is taken and that the state has changed
 already: after ``stop`` and ``restart`` a part is no longer ready. How far it got is asked with ``status``. Of

@@ -88,8 +88,7 @@ class Supervisor:
         while not self.tick():
             ticks += 1
             if ticks % _LOGS_EVERY == 0:
-                for keeper in tuple(self._keepers.values()):
-                    set_aside_if_large(keeper.part.log, self._identity.log_bytes_max)
+                self._set_logs_aside()
             wake.wait(TICK_S)
             wake.clear()
         self.close()
@@ -230,6 +229,11 @@ class Supervisor:
 
     def _lives(self, keeper: Keeper) -> bool:
         return keeper.state.has_process or keeper.state is State.WAITING
+
+    def _set_logs_aside(self) -> None:
+        logs = {keeper.part.log for keeper in tuple(self._keepers.values())}
+        for log in logs | {self._identity.folder.log("supervisor")}:
+            set_aside_if_large(log, self._identity.log_bytes_max)
 
     def _sort(self) -> None:
         names = sorted(self._keepers, key=lambda name: KINDS.index(self._keepers[name].part.kind))

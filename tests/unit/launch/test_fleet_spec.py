@@ -62,6 +62,14 @@ def test_ranks_of_a_group_are_counted_over_its_nodes(tmp_path: Path) -> None:
     assert fleet.node.address == "10.0.0.2"
 
 
+def test_settings_of_single_engines_can_be_changed_after_reading(tmp_path: Path) -> None:
+    fleet = read(tmp_path, '[fleet]\nengines = 2\n[engine]\nmodel = "/models/m"\ndtype = "float32"\n')
+    first, second = fleet.with_settings({"engine-2": {"model": "/models/n"}}).engines
+    assert (first.settings.model, second.settings.model, second.settings.dtype) == ("/models/m", "/models/n", "float32")
+    with pytest.raises(ConfigError, match="settings of engine-1: engine: unknown setting 'modle'"):
+        fleet.with_settings({"engine-1": {"modle": "/models/n"}})
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -138,6 +138,19 @@ def test_an_engine_whose_ladder_is_at_its_end_is_given_up_and_can_be_ordered_up(
     until(keeper, State.FAILED)
 
 
+def test_simpler_modes_are_not_tried_where_they_cannot_help(tmp_path: Path, changes: Changes) -> None:
+    def judge(log: str, exit_code: int | None) -> tuple[bool, str]:
+        return False, f"exit code {exit_code}, log: {log.strip()}"
+
+    ladder = (script(FAILS, mode="auto"), script(RUNS, mode="eager"))
+    around = Surroundings(Pauses(0.01, 0.02), tethered=False, listener=changes, judge=judge)
+    keeper = until(Keeper(a_part(tmp_path, *ladder, kind="engine", readiness=never(tmp_path)), around), State.FAILED)
+    assert keeper.view.why == "exit code 3, log: ValueError: no room for the KV cache; " + (
+        "it is given up until it is ordered to start"
+    )
+    assert changes.states_of("part").count("starting") == 1
+
+
 def test_another_part_that_never_works_is_tried_some_times(tmp_path: Path, keep: Keep, changes: Changes) -> None:
     until(keep(a_part(tmp_path, script(FAILS), readiness=never(tmp_path))), State.FAILED)
     assert changes.states_of("part").count("starting") == 3

@@ -1,0 +1,95 @@
+"""``kveik down``: end all parts of this node, in order."""
+
+import argparse
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from kveik.cli.fleet_access import DEFAULT_CONFIG, Say, sayer
+from kveik.errors import ConfigError, KveikError
+from kveik.launch.up import Launch, running_status
+from kveik.records import ignore
+from kveik.supervise.adopt import read_estate
+from kveik.supervise.messages import StatusAnswer
+
+HELP = "end this node's parts: watchdog, router, engines and agent, in this order"
+
+EPILOG = """\
+The router lets running requests finish (router.drain_s), then engines and agent end. What a killed supervisor left
+running is ended, too. The shared cache's memory stays, so that the next start finds its blocks; --forget gives it back.
+
+exit codes:
+  0  nothing of this node runs any more
+  2  the configuration is not valid
+  3  it could not be done: the message says why
+"""
+
+_POLL_S = 0.1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, metavar="FILE", help="the fleet (kveik.toml)")
+    parser.add_argument("--node", default="", metavar="NAME", help="which of its nodes this machine is")
+    parser.add_argument("--now", action="store_true", help="end everything at once, running requests too")
+    parser.add_argument("--forget", action="store_true", help="give the memory of the shared cache back, too")
+    parser.add_argument("--json", action="store_true", help="print each line as a JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """End the node."""
+    say = sayer(as_json=args.json)
+    try:
+        launch = Launch.read(args.config, args.node, os.environ)
+        status = running_status(launch)
+        if status is not None:
+            _order_down(launch, status, say, now=args.now)
+        elif read_estate(launch.folder.supervisor):
+            _end_what_was_left(launch, say, now=args.now)
+        else:
+            say(f"nothing of node {launch.node} runs")
+        if args.forget and launch.forget_arena():
+            say("the memory of the shared cache is given back")
+    except ConfigError as error:
+        print(f"kveik down: {error}", file=sys.stderr)
+        return 2
+    except KveikError as error:
+        print(f"kveik down: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+def _order_down(launch: Launch, status: StatusAnswer, say: Say, *, now: bool) -> None:
+    say(launch.control.down(now=now).told)
+    seen = {view.name: view.state for view in status.processes}
+    while True:
+        later = running_status(launch)
+        if later is None:
+            break
+        _tell(later, seen, say)
+        time.sleep(_POLL_S)
+    say(f"all parts of node {launch.node} have ended")
+
+
+def _end_what_was_left(launch: Launch, say: Say, *, now: bool) -> None:
+    say("no supervisor answers; ending what one left running")
+    supervisor = launch.nobody_wanted(ignore).open()
+    supervisor.down(0.0 if now else None)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    seen: dict[str, str] = {}
+    while thread.is_alive():
+        _tell(supervisor.status(), seen, say)
+        thread.join(_POLL_S)
+    say(f"all parts of node {launch.node} have ended")
+
+
+def _tell(status: StatusAnswer, seen: dict[str, str], say: Say) -> None:
+    for view in status.processes:
+        if seen.get(view.name) != view.state:
+            seen[view.name] = view.state
+            say(f"{view.name} is {view.state}", part=view.name, state=view.state)

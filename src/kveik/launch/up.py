@@ -1,0 +1,223 @@
+"""Starts a node: reads its description, checks it, starts or asks its supervisor, waits for a first answer."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kveik.engine.client import CompletionRequest, EngineClient, EngineStatusError
+from kveik.engine.group import living_members_of
+from kveik.errors import EngineError, SuperviseError
+from kveik.launch.addresses import router_url, runs_router
+from kveik.launch.data_parallel import is_headless
+from kveik.launch.fleet_spec import FleetSpec, read_fleet
+from kveik.launch.ladder import why_it_failed
+from kveik.launch.machine import look as look_at_machine
+from kveik.launch.parts import Here, Tables, arena_path, describe_node, read_tables
+from kveik.launch.preflight import Problem, needs_of, problems
+from kveik.launch.preflight_look import look
+from kveik.records import Listener
+from kveik.supervise.adopt import read_estate
+from kveik.supervise.backoff import Pauses
+from kveik.supervise.client import ControlClient
+from kveik.supervise.keeper import Surroundings
+from kveik.supervise.last_words import ending
+from kveik.supervise.messages import ProcessView, StatusAnswer
+from kveik.supervise.node_folder import NodeFolder, node_folder
+from kveik.supervise.part import Part
+from kveik.supervise.supervisor import Describe, NodeIdentity, Supervisor
+
+#: How long a router may take to send a request to engines that are ready: they are announced and admitted meanwhile.
+ROUTE_S = 180.0
+#: How long a supervisor in the background may take until it listens.
+LISTEN_S = 60.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One node as a file describes it, on this machine."""
+
+    config: Path
+    spec: FleetSpec
+    tables: Tables
+    here: Here
+    folder: NodeFolder
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def read(cls, config: Path, node: str, environ: Mapping[str, str], here: Here | None = None) -> "Launch":
+        """Read the file. Raises :class:`~kveik.errors.ConfigError`."""
+        spec = read_fleet(config.absolute(), environ, {"node": node} if node else None)
+        tables = read_tables(config, environ)
+        here = here or this_machine(environ)
+        folder = node_folder(spec.settings, spec.node.name, environ)
+        return cls(config.absolute(), spec, tables, here, folder, describe_node(spec, tables, here))
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self.spec.node.name
+
+    @property
+    def router_url(self) -> str:
+        """Where this node's router is; empty if it has none."""
+        router = self.tables.router
+        return router_url(self.spec, self.node, router) if runs_router(self.spec, self.node, router) else ""
+
+    @property
+    def model(self) -> str:
+        """A model that this node serves; empty if it serves none."""
+        served = [part.readiness.model for part in self.parts if part.readiness.model]
+        return served[0] if served else ""
+
+    @property
+    def model_folder(self) -> Path:
+        """The folder of that model."""
+        engines = [engine for engine in self.spec.engines_of(self.node) if not is_headless(engine)]
+        return Path(engines[0].settings.model) if engines else Path()
+
+    @property
+    def control(self) -> ControlClient:
+        """The node's supervisor."""
+        return ControlClient(str(self.folder.control_socket))
+
+    def describe(self, config: Path, overrides: Mapping[str, Mapping[str, Any]]) -> Sequence[Part]:
+        """The parts by another state of the file. Raises :class:`~kveik.errors.ConfigError`."""
+        spec = read_fleet(config, self.here.environ, {"node": self.node}).with_settings(overrides)
+        return describe_node(spec, read_tables(config, self.here.environ), self.here)
+
+    def supervisor(self, listener: Listener, *, tethered: bool) -> Supervisor:
+        """A supervisor for this node, not open yet."""
+        return self._supervisor(self.describe, listener, tethered=tethered)
+
+    def nobody_wanted(self, listener: Listener) -> Supervisor:
+        """A supervisor that only ends what an earlier one left running."""
+        return self._supervisor(lambda *_: (), listener, tethered=False)
+
+    def forget_arena(self) -> bool:
+        """Remove the file of the node's arena, whose agent has ended; whether there was one."""
+        arena = Path(arena_path(self.spec, self.tables))
+        there = arena.exists()
+        arena.unlink(missing_ok=True)
+        return there
+
+    def _supervisor(self, describe: Describe, listener: Listener, *, tethered: bool) -> Supervisor:
+        fleet = self.spec.settings
+        identity = NodeIdentity(fleet.name, self.node, self.config, self.folder, fleet.log_bytes_max)
+        pauses = Pauses(fleet.restart_pause_s, fleet.restart_pause_max_s)
+        around = Surroundings(pauses, tethered=tethered, listener=listener, judge=_judge_start)
+        return Supervisor(identity, describe, around)
+
+
+def _judge_start(log: str, exit_code: int | None) -> tuple[bool, str]:
+    failure = why_it_failed(log, exit_code)
+    return failure.simpler_may_help, f"{ending(exit_code)}: {failure.reason}"
+
+
+def this_machine(environ: Mapping[str, str]) -> Here:
+    """What the descriptions of parts depend on."""
+    machine = look_at_machine()
+    return Here(device=machine.device, cores=machine.cores, environ=dict(environ))
+
+
+def running_status(launch: Launch) -> StatusAnswer | None:
+    """What the node's supervisor says; None if there is none. Raises :class:`SuperviseError` if it does not answer."""
+    if not launch.folder.control_socket.exists():
+        return None
+    try:
+        return launch.control.status()
+    except SuperviseError as error:
+        if isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError):
+            return None
+        raise
+
+
+def check(launch: Launch, status: StatusAnswer | None) -> tuple[Problem, ...]:
+    """All that stands against starting what does not run yet."""
+    running, ours = _running(launch, status)
+    needs = needs_of(launch.spec, launch.tables, launch.folder, launch.parts, running)
+    return problems(needs, look(needs, ours, launch.tables.router.registry_deadline_s))
+
+
+def detach(launch: Launch) -> int:
+    """Start a supervisor that outlives this process and wait until it listens; its process id.
+
+    Raises :class:`SuperviseError`, with what it said, if it ends before.
+    """
+    log = launch.folder.log("supervisor")
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    command = [launch.here.python, "-m", "kveik.cli.main", "up", "--supervise", "--config", str(launch.config)]
+    with log.open("ab") as output:
+        offset = output.seek(0, os.SEEK_END)
+        process = subprocess.Popen(
+            [*command, "--node", launch.node], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    until_s = time.monotonic() + LISTEN_S
+    while time.monotonic() < until_s:
+        if process.poll() is not None:
+            with log.open("rb") as said:
+                said.seek(offset)
+                raise SuperviseError(f"the supervisor ended: {said.read()[-2000:].decode('utf8', 'replace').strip()}")
+        if _listens(launch, process.pid):
+            return process.pid
+        time.sleep(_POLL_S)
+    raise SuperviseError(f"the supervisor (process {process.pid}) does not listen after {LISTEN_S:g} s; see {log}")
+
+
+def _listens(launch: Launch, pid: int) -> bool:
+    try:
+        status = running_status(launch)
+    except SuperviseError:
+        return False
+    return status is not None and status.pid == pid
+
+
+def first_answer(launch: Launch, alive: Callable[[], bool], timeout_s: float = ROUTE_S) -> str:
+    """One real token through the router; what is to be said about it, empty if nothing.
+
+    ``alive`` says whether to go on trying. Raises :class:`SuperviseError` if none came within ``timeout_s``.
+    """
+    client = EngineClient(launch.router_url, api_key=launch.here.environ.get("KVEIK_API_KEY", ""))
+    until_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            client.complete(CompletionRequest((1, 2, 3), max_tokens=1), launch.model)
+        except EngineStatusError as error:
+            if error.status in (401, 403):
+                return "the router asks for an API key, so no request was tried (set KVEIK_API_KEY to have one)"
+            trouble: EngineError = error
+        except EngineError as error:
+            trouble = error
+        else:
+            return ""
+        if time.monotonic() > until_s or not alive():
+            raise SuperviseError(f"engines are ready, but the router gives no answer: {trouble}")
+        time.sleep(_POLL_S)
+
+
+def _running(launch: Launch, status: StatusAnswer | None) -> tuple[set[str], set[int]]:
+    """The parts that need nothing new, and all processes that this node has already."""
+    digests = {part.name: part.digest for part in launch.parts}
+    if status is not None:
+        kept = {view.name for view in status.processes if view.pid and view.digest == digests.get(view.name)}
+        return kept, {pid for view in status.processes for pid in view.pids}
+    estate = [
+        record for record in read_estate(launch.folder.supervisor) if record.process.alive and not record.tethered
+    ]
+    kept = {record.name for record in estate if record.digest == digests.get(record.name)}
+    return kept, {pid for record in estate for pid in living_members_of(record.process.pid)}
+
+
+def with_log_ends(views: Sequence[ProcessView], tail: Callable[[Path], str]) -> list[str]:
+    """For each part that failed: why, and how its log ends."""
+    told = []
+    for view in views:
+        told.append(f"{view.name} {view.state}: {view.why}")
+        told += [f"  | {line}" for line in tail(Path(view.log)).splitlines()]
+        told.append(f"  its whole log: {view.log}")
+    return told
