@@ -27,6 +27,8 @@ from kveik.supervise.messages import ProcessView
 from kveik.watchdog.restarters import CommandRestarter, ControlRestarter, NoRestarter, Restarter
 from kveik.watchdog.watch import Patient
 
+#: How long the order for a group of several nodes may take to its supervisors.
+GROUP_ORDER_S = 15.0
 NOBODY = "no supervisor keeps it here, and no restart command is set for it"
 
 
@@ -102,7 +104,8 @@ def _own(words: EngineAnnouncement, census: Census, processes: Mapping[str, Proc
     elif words.name in processes:
         restarter = ControlRestarter(care.control, (words.name, *census.ranks.get(words.name, ())))
     announced = msgspec.structs.replace(words, lease_s=care.lease_s)
-    return Patient(words.name, words.url, restarter, announced, care.start_s, care.api_key)
+    order_s = GROUP_ORDER_S if words.name in census.groups else 0.0
+    return Patient(words.name, words.url, restarter, announced, care.start_s, order_s, care.api_key)
 
 
 def _listed(listed: Listed, care: Care) -> Patient:
@@ -110,13 +113,13 @@ def _listed(listed: Listed, care: Care) -> Patient:
     restarter: Restarter = NoRestarter(NOBODY)
     if listed.restart:
         restarter = CommandRestarter(name, listed.restart, deadline_s=care.command_s)
-    return Patient(name, listed.words.url, restarter, None, care.start_s, care.api_key)
+    return Patient(name, listed.words.url, restarter, None, care.start_s, api_key=care.api_key)
 
 
 def _given(url: str, care: Care) -> Patient:
     address = url if "//" in url else f"http://{url}"
     words = check_announcement(EngineAnnouncement(url=address, lease_s=care.lease_s))
-    return Patient(words.name, words.url, NoRestarter(NOBODY), words, care.start_s, care.api_key)
+    return Patient(words.name, words.url, NoRestarter(NOBODY), words, care.start_s, api_key=care.api_key)
 
 
 def _command(table: Any, where: str) -> tuple[str, ...]:

@@ -73,6 +73,7 @@ class Patient:
     """One engine to watch. ``url``: as the watchdog reaches it.
 
     ``words``: its announcement, but for what it says itself; None for an engine that the routers have from a list.
+    ``order_s``: how long an order to restart it may be on its way to whoever carries it out.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Patient:
     restarter: Restarter
     words: EngineAnnouncement | None = None
     start_s: float = 1800.0
+    order_s: float = 0.0
     api_key: str = field(default="", repr=False)
 
     @property
@@ -229,12 +231,17 @@ class Watch:
             answers_rightly=_rightly([one.probed for one in ended[-OF_ANSWERS:]]),
             held=facts.busy or self.door.held_by_others(views),
             no_restart=self.patient.restarter.no_restart,
-            starting=facts.starting,
+            starting=facts.starting or self._order_is_under_way(facts),
             given_up=facts.given_up,
             last_in_pool=any(not view.ready - {self.patient.name} for view in views.values()),
             readmitted=self.door.readmitted,
             pid=facts.pid,
         )
+
+    def _order_is_under_way(self, facts: Supervised) -> bool:
+        """Whether what is seen may still be the engine as it was before its restart."""
+        ordered = self.healing.stage is Stage.RESTARTING and facts.pid in (0, self.healing.pid)
+        return ordered and self._now_s - self.healing.since_s < self.patient.order_s
 
     # -- healing ------------------------------------------------------------------------------
 
