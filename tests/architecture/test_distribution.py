@@ -60,6 +60,12 @@ def test_the_wheel_holds_the_package_with_its_type_marker_and_no_tests(wheel: zi
     assert "kveik/py.typed" in names
 
 
+def test_the_wheel_holds_the_files_of_the_dashboard(wheel: zipfile.ZipFile) -> None:
+    folder = "src/kveik/router/dashboard_page"
+    files = {f"kveik/router/dashboard_page/{file.name}" for file in (ROOT / folder).iterdir()}
+    assert files <= set(wheel.namelist())
+
+
 @pytest.mark.parametrize("group", ["console_scripts", "vllm.general_plugins"])
 def test_entry_points_lead_to_functions_that_exist(wheel: zipfile.ZipFile, group: str) -> None:
     entry_points = ConfigParser(delimiters=("=",))

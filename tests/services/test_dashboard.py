@@ -116,7 +116,7 @@ def test_the_page_shows_engines_tiers_processes_and_events_with_units(page: Brow
     assert "477 MiB/s" in page.text("#tiers-table")
     assert "agent" in page.text("#parts-table")
     assert "engine e1 is ready" in page.text("#events")
-    assert "All 1 engines are simulated" in page.text("#verdict")
+    assert "The one engine is simulated" in page.text("#verdict")
     assert re.search(r"\d+ requests/s", page.text("#tiles").replace("\u00a0", " ").replace("\n", " "))
     assert page.complaints == []
 
@@ -220,7 +220,9 @@ def test_what_is_not_well_stands_at_the_top(browser: Browser, tmp_path: Path, si
         shown(browser, fleet.url)
         browser.wait_for("document.querySelector('.verdict.bad') !== null")
         assert "One thing is not well" in browser.text("#verdict")
-        assert "engine e1 is isolated, and hung says its watchdog: nothing moves" in browser.text("#verdict")
+        assert "engine e1 is isolated: hung: nothing moves; its watchdog calls it hung" in browser.text(
+            "#verdict"
+        )
         assert "isolated" in browser.text(ENGINES)
 
 

@@ -27,9 +27,9 @@ Cell = Callable[[EngineStatus], Text]
 Column = tuple[str, Cell]
 
 _COLOURS = {
-    **dict.fromkeys(("ready", "on"), "green"),
+    **dict.fromkeys(("ready", "on", "read-only"), "green"),
     **dict.fromkeys(("announced", "draining", "busy", "starting", "waiting", "stopping"), "yellow"),
-    **dict.fromkeys((*SICK_CONDITIONS, "isolated", "lost", "out", "failed", "gone"), "red"),
+    **dict.fromkeys((*SICK_CONDITIONS, "isolated", "lost", "out", "failed", "not in the fleet"), "red"),
 }
 
 
@@ -73,8 +73,9 @@ def _heading(status: FleetStatus, router: str) -> Text:
 
 
 def _verdict(status: FleetStatus) -> Iterator[Text]:
-    if totals := status.totals.simulated:
-        yield Text(f"{totals} engines are simulated: their figures say nothing about real ones", "yellow")
+    if simulated := status.totals.simulated:
+        which = "1 engine is" if simulated == 1 else f"{simulated} engines are"
+        yield Text(f"{which} simulated: figures of such say nothing about real ones", "yellow")
     if status.well:
         yield Text("all is well" + (", with warnings" if status.warnings else ""), "green")
     for texts, sign, colour in (
@@ -205,7 +206,7 @@ def _table(title: str, *columns: str, right: Iterable[int] = ()) -> Table:
     return table
 
 
-_STATE: Column = ("state", lambda engine: _state(engine.state))
+_STATE: Column = ("state", lambda engine: _state("not in the fleet" if engine.state == "gone" else engine.state))
 _STATE_COLUMNS: tuple[Column, ...] = (
     _STATE,
     ("condition", _condition),

@@ -36,6 +36,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One engine. ``state`` is the registry's, or ``out`` while its breaker is open; ``since_s`` is wall time.
 
+    An engine that a watchdog reports and the registry does not know is ``gone``, and has no ``url``.
+
     ``share``: part of a full engine's load that it may get now. ``exact``: the router knows exactly what it holds.
     ``report`` is None where no watchdog speaks of it; else ``node`` is whose, and ``report_age_s`` its age.
     """

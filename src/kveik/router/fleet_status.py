@@ -17,13 +17,15 @@ from kveik.fleet.status import (
     Totals,
 )
 from kveik.router.engines import EngineView
-from kveik.router.node_reports import Heard
+from kveik.router.node_reports import SILENT_AFTER_S, Heard
 
 #: Events that are shown, the newest ones; of the router's own so many are kept.
 EVENTS_SHOWN, EVENTS_KEPT = 40, 40
 #: Of a part that is as it should be.
 PART_IS_WELL = frozenset({"ready"})
-TIER_IS_ON = "on"
+TIER_IS_WELL = frozenset({"on", "read-only"})
+#: Of an engine that a watchdog reports and the router does not know, as before its first right answer.
+GONE = "gone"
 
 
 class StateLog:
@@ -75,7 +77,10 @@ class Seen:
 def joined(seen: Seen, heard: Sequence[Heard], history: History) -> FleetStatus:
     """The whole document."""
     reports = engine_reports(heard)
-    engines = tuple(_engine(engine, seen, reports.get(engine.name)) for engine in seen.engines)
+    engines = (
+        *(_engine(engine, seen, reports.get(engine.name)) for engine in seen.engines),
+        *_not_here(reports, {engine.name for engine in seen.engines}),
+    )
     nodes = tuple(
         NodeStatus(
             node=node.report.node,
@@ -166,6 +171,22 @@ def _engine(engine: EngineView, seen: Seen, reported: tuple[EngineReport, Heard]
     )
 
 
+def _not_here(reports: Mapping[str, tuple[EngineReport, Heard]], here: set[str]) -> Iterator[EngineStatus]:
+    """Engines that only a watchdog knows: they start, or no router was told of them."""
+    for name, (report, node) in sorted(reports.items()):
+        if name not in here and not node.silent:
+            yield EngineStatus(
+                id=name,
+                url="",
+                state=GONE,
+                well=False,
+                measured=Measured(window_s=0.0),
+                node=node.report.node,
+                report=report,
+                report_age_s=round(node.age_s, 1),
+            )
+
+
 def _totals(seen: Seen, engines: Sequence[EngineStatus], heard: Sequence[Heard]) -> Totals:
     local, external = hit_shares(heard)
     return Totals(
@@ -198,10 +219,13 @@ def _troubles(seen: Seen, engines: Sequence[EngineStatus], nodes: Sequence[NodeS
 
 
 def _of_engine(engine: EngineStatus) -> str:
-    report = engine.report
-    if report is not None and report.condition in SICK_CONDITIONS:
-        return f"is {engine.state}, and {report.condition} says its watchdog: {report.why or engine.why or 'no reason'}"
-    return f"is {engine.state}" + (f": {engine.why}" if engine.why else "")
+    state = "not in the fleet" if engine.state == GONE else engine.state
+    text = f"is {state}" + (f": {engine.why}" if engine.why else "")
+    report, age_s = engine.report, engine.report_age_s
+    if report is not None and age_s is not None and age_s <= SILENT_AFTER_S and report.condition != "ready":
+        why = f": {report.why}" if report.why and report.why not in engine.why else ""
+        text += f"; its watchdog calls it {report.condition}{why}"
+    return text
 
 
 def _of_node(node: NodeStatus, told_already: set[str]) -> Iterator[str]:
@@ -210,9 +234,10 @@ def _of_node(node: NodeStatus, told_already: set[str]) -> Iterator[str]:
         return
     for part in node.parts:
         if part.state not in PART_IS_WELL and not (part.kind == "engine" and part.name in told_already):
-            yield f"{part_name(part)} on node {node.node} is {part.state}" + (f": {part.why}" if part.why else "")
+            is_so = "has failed" if part.state == "failed" else f"is {part.state}"
+            yield f"{part_name(part)} on node {node.node} {is_so}" + (f": {part.why}" if part.why else "")
     for tier in node.tiers:
-        if tier.state != TIER_IS_ON:
+        if tier.state not in TIER_IS_WELL:
             yield f"tier {tier.name} on node {node.node} is not on: {tier.state}"
 
 

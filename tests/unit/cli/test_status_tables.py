@@ -135,7 +135,7 @@ def test_simulated_degraded_and_late_reports_are_marked() -> None:
     assert "ready (degraded) 43 s ago" in text
     assert "simulated" in text
     totals = msgspec.structs.replace(STATUS.totals, simulated=1)
-    assert "1 engines are simulated" in printed(fleet_tables(changed(totals=totals), "http://r"))
+    assert "1 engine is simulated" in printed(fleet_tables(changed(totals=totals), "http://r"))
 
 
 HOSTILE = "[red]x[/red]\x1b[31m\x1b]0;title\x07\nsecond\u202eline"

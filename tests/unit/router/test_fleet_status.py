@@ -82,8 +82,17 @@ def test_an_engine_that_no_watchdog_speaks_of_is_named() -> None:
     assert shown.notes == ("no watchdog reports engine e2: its condition, KV use and hits are not known",)
 
 
-def test_reports_of_engines_that_are_not_in_the_fleet_add_none() -> None:
-    shown = status([view(1)], heard(said(), said(number=9)))
+def test_an_engine_that_only_a_watchdog_knows_is_shown_as_not_in_the_fleet() -> None:
+    shown = status([view(1)], heard(said(), said("starting", number=9, why="loading")))
+    assert [(engine.id, engine.state, engine.well) for engine in shown.engines] == [
+        ("e1", "ready", True), ("e9", "gone", False)
+    ]  # fmt: skip
+    assert shown.troubles == ("engine e9 is not in the fleet; its watchdog calls it starting: loading",)
+    assert (shown.totals.ready, shown.totals.engines) == (1, 2)
+
+
+def test_what_a_silent_node_said_of_engines_that_nobody_knows_is_forgotten() -> None:
+    shown = status([view(1)], heard(said(), said("starting", number=9), age_s=SILENT_AFTER_S + 1))
     assert [engine.id for engine in shown.engines] == ["e1"]
 
 
@@ -107,7 +116,7 @@ def test_an_engine_whose_breaker_is_open_is_out() -> None:
 
 def test_a_sick_engine_is_a_trouble_in_the_words_of_its_watchdog() -> None:
     shown = status([view()], heard(said("hung", why="nothing moved for 12 s")))
-    assert shown.troubles == ("engine e1 is ready, and hung says its watchdog: nothing moved for 12 s",)
+    assert shown.troubles == ("engine e1 is ready; its watchdog calls it hung: nothing moved for 12 s",)
     assert shown.totals.ready == 1
 
 
@@ -132,12 +141,16 @@ def test_parts_and_tiers_that_are_not_as_they_should_be_are_troubles() -> None:
                 PartReport(name="main", kind="router", state="waiting", why="it ended with code 1"),
                 PartReport(name="etcd", kind="etcd", state="failed"),
             ),
-            tiers=(TierReport(name="arena", state="on"), TierReport(name="filesystem", state="breaker is open")),
+            tiers=(
+                TierReport(name="arena", state="on"),
+                TierReport(name="old", state="read-only"),
+                TierReport(name="filesystem", state="breaker is open"),
+            ),
         ),
     )
     assert shown.troubles == (
         "router main on node n0 is waiting: it ended with code 1",
-        "etcd on node n0 is failed",
+        "etcd on node n0 has failed",
         "tier filesystem on node n0 is not on: breaker is open",
     )
     assert len(shown.nodes[0].parts) == 3
@@ -146,7 +159,7 @@ def test_parts_and_tiers_that_are_not_as_they_should_be_are_troubles() -> None:
 def test_an_engine_in_trouble_is_not_told_a_second_time_as_a_process() -> None:
     part = PartReport(name="e1", kind="engine", state="starting")
     assert status([view(state="isolated")], heard(said("dead"), parts=(part,))).troubles == (
-        "engine e1 is isolated, and dead says its watchdog: no reason",
+        "engine e1 is isolated; its watchdog calls it dead",
     )
     assert status([view()], heard(said(), parts=(part,))).troubles == ("engine e1 on node n0 is starting",)
 

@@ -184,9 +184,13 @@ function drawVerdict(status) {
   show(find("verdict"), [troubles, warnings, notes, totals.simulated, totals.engines], () => [
     element("div", { class: `card verdict ${kind}` }, element("span", { class: "mark", "aria-hidden": "true" }), element("div", {}, element("h2", {}, title),
       element("ul", {}, ...[...troubles, ...warnings].map((text) => element("li", {}, text)), ...notes.map((text) => element("li", { class: "note" }, text))))),
-    totals.simulated ? element("p", { class: "card simulated" },
-      `${totals.simulated === totals.engines ? `All ${totals.engines}` : `${totals.simulated} of ${totals.engines}`} engines are simulated: they compute nothing, and their figures say nothing about real ones.`) : null,
+    totals.simulated ? element("p", { class: "card simulated" }, simulated(totals)) : null,
   ]);
+}
+
+function simulated({ simulated: some, engines: all }) {
+  const which = some < all ? `${some} of ${all} engines ${some === 1 ? "is" : "are"}` : all === 1 ? "The one engine is" : `All ${all} engines are`;
+  return `${which} simulated: such an engine computes nothing, and its figures say nothing about real ones.`;
 }
 
 function drawTiles({ totals, router, nodes }) {

@@ -1,7 +1,7 @@
 // The tables. A column is {name, unit, number, key(row), cell(row)}: the cell is made anew when its key changes.
 
-const GOOD = new Set(["ready", "on"]);
-const BAD = new Set(["isolated", "lost", "out", "hung", "half-dead", "dead", "failed", "gone"]);
+const GOOD = new Set(["ready", "on", "read-only"]);
+const BAD = new Set(["isolated", "lost", "out", "hung", "half-dead", "dead", "failed", "not in the fleet"]);
 const WARN = new Set(["announced", "draining", "busy", "starting", "waiting", "stopping", "degraded"]);
 
 function chip(word) {
@@ -74,13 +74,13 @@ const ENGINE_COLUMNS = [
   {
     name: "Engine", key: (e) => [e.id, e.url, e.models, e.simulated, e.node],
     cell: (e) => [named(e.id, e.simulated && "simulated"), small(e.models.join(", ") || "serves no model yet"),
-      small(e.url), e.node ? small(`node ${e.node}`) : null],
+      e.url ? small(e.url) : null, e.node ? small(`node ${e.node}`) : null],
   },
   {
     name: "State", wide: true, key: (e) => [e.state, e.why, engineState(e, e.nowS)],
     cell: (e) => {
       const { since, more } = engineState(e, e.nowS);
-      return element("span", {}, chip(e.state), since ? small(since) : null, e.why ? small(e.why) : null, more ? small(more) : null);
+      return element("span", {}, chip(e.state === "gone" ? "not in the fleet" : e.state), since ? small(since) : null, e.why ? small(e.why) : null, more ? small(more) : null);
     },
   },
   {
@@ -92,7 +92,11 @@ const ENGINE_COLUMNS = [
     cell: (e) => element("span", {}, digits(e.in_flight), known(reported(e, "running"))
       ? small(`${digits(e.report.running)} run, ${digits(e.report.waiting || 0)} wait`) : null),
   },
-  number("KV use", "of its cache", (e) => reported(e, "kv_use"), (v) => element("span", {}, words(share(v)), meter(v))),
+  {
+    name: "KV use", unit: "of its cache", number: true, key: (e) => [reported(e, "kv_use"), words(bytes(reported(e, "resident_bytes")))],
+    cell: (e) => (known(reported(e, "kv_use")) ? element("span", {}, words(share(e.report.kv_use)), meter(e.report.kv_use),
+      known(e.report.resident_bytes) ? small(`memory ${words(bytes(e.report.resident_bytes))}`) : null) : none(unreported)),
+  },
   {
     name: "Prompt hits", unit: "local / external", number: true,
     key: (e) => [reported(e, "local_hit_share"), reported(e, "external_hit_share"), e.measured.cached_share, e.measured.expected_cached_share],
@@ -105,8 +109,9 @@ const ENGINE_COLUMNS = [
     cell: (e) => `${words(seconds(e.measured.ttft_p50_s))} / ${words(seconds(e.measured.ttft_p95_s))}`,
   },
   {
-    name: "Output", unit: "tokens/s", number: true, key: (e) => [reported(e, "output_tokens_s"), e.measured.output_tokens_s],
-    cell: (e) => digits(reported(e, "output_tokens_s") ?? e.measured.output_tokens_s),
+    name: "Output", unit: "tokens/s", number: true, key: (e) => [reported(e, "output_tokens_s"), e.measured.output_tokens_s, reported(e, "acceptance")],
+    cell: (e) => element("span", {}, digits(reported(e, "output_tokens_s") ?? e.measured.output_tokens_s),
+      known(reported(e, "acceptance")) ? small(`drafts taken ${words(share(e.report.acceptance))}`) : null),
   },
   {
     name: "Requests", unit: "per s", number: true, key: (e) => [e.measured.requests_s, e.measured.errors, e.measured.retries],
