@@ -65,6 +65,7 @@ def _drain(args: argparse.Namespace, access: Access, say: Say) -> int:
     begin_drain(access.routers, args.engine, args.reason)
     if control is not None and kept is not None:
         control.hold(args.engine, args.reason)
+    access.tell(args.engine, f"gets no new requests: {args.reason}")
     limit_s = access.drain_s if args.wait is None else args.wait
     say(f"{args.engine} gets no new requests", engine=args.engine, state="draining")
     drained = wait_drained(

@@ -26,6 +26,7 @@ from kveik.router.fleet_api import read_token
 from kveik.supervise.client import ControlClient
 from kveik.supervise.messages import ProcessView
 from kveik.supervise.node_folder import NodeFolder, node_folder
+from kveik.telemetry.events import EventLog
 
 DEFAULT_CONFIG = Path("kveik.toml")
 #: How long a router may take for one answer.
@@ -70,6 +71,19 @@ class Access:
         except SuperviseError:
             return None
         return client
+
+    @property
+    def events(self) -> EventLog | None:
+        """Where this node's events are told, if it has a place for them."""
+        if self.spec is None or self.folder is None or not self.folder.root.is_dir():
+            return None
+        settings = self.spec.settings
+        return EventLog(self.folder.events, bytes_max=settings.events_bytes_max, node=self.spec.node.name)
+
+    def tell(self, engine: str, told: str) -> None:
+        """An event about an engine, for those who were not there."""
+        if self.events is not None:
+            self.events.tell("ordered", engine, told)
 
     def start_s(self, engine: str) -> float:
         """Longest start of an engine."""

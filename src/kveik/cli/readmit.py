@@ -58,6 +58,7 @@ def _readmit(args: argparse.Namespace, access: Access, say: Say) -> int:
     readmit(access.routers, name, args.reason)
     if control is not None and kept is not None:
         control.release(name)
+    access.tell(name, f"may have requests again: {args.reason}")
     ready, why = wait_ready(access.routers, name, args.wait, pause=_sleep)
     if not ready:
         say(f"{name} gets no requests yet, after {args.wait:g} s: {why}", engine=name, state="waiting")

@@ -15,8 +15,9 @@ from kveik.cli.fleet_access import Access, Say, add_access, kept_by, open_access
 from kveik.errors import ConfigError, FleetError, KveikError, SuperviseError
 from kveik.launch.keepers import CommandKeeper, Keeper, SupervisedKeeper
 from kveik.launch.roll import Interruption, Outcome, Proof, Question, Roll, RollOptions, Told
-from kveik.launch.roll_plan import Rolled, RollPlan, in_words, plan_roll
+from kveik.launch.roll_plan import Rolled, RollPlan, Stage, in_words, plan_roll
 from kveik.launch.roll_state import RollNotebook
+from kveik.telemetry.events import EventLog
 from kveik.verify.rolled import prove_rolled, subject
 
 HELP = "restart or upgrade engines one after the other, without a lost request"
@@ -33,6 +34,9 @@ exit codes:
   2  wrong use: an unknown engine, or an argument or setting that is not valid
   3  it could not begin: no router or no supervisor answered, or another roll is at work
 """
+
+#: Steps that may take long.
+_LONG = (Stage.DRAIN, Stage.ANSWER, Stage.VERIFY)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +126,7 @@ def _carry_out(
             _prover(options.api_key, wanted=not args.no_verify),
             options,
             notebook,
-            _teller(say),
+            _teller(say, as_json=args.json),
             interruption,
         )
         try:
@@ -133,7 +137,19 @@ def _carry_out(
         except FleetError as error:
             say(f"the roll ended: {error}", state="failed")
             return 1
+    _remember(outcome, access.events)
     return _conclude(outcome, say)
+
+
+def _remember(outcome: Outcome, events: EventLog | None) -> None:
+    """Events for those who were not there."""
+    if events is None:
+        return
+    for line in outcome.advice:
+        events.tell("roll", outcome.failed, line)
+    if not outcome.failed:
+        ended = f"interrupted, without {', '.join(outcome.left)}" if outcome.interrupted else "done"
+        events.tell("roll", "fleet", f"the roll is {ended}: {', '.join(outcome.rolled) or 'no engine'} rolled")
 
 
 def _conclude(outcome: Outcome, say: Say) -> int:
@@ -155,17 +171,17 @@ def _conclude(outcome: Outcome, say: Say) -> int:
     return 0
 
 
-def _teller(say: Say) -> Callable[[Told], None]:
+def _teller(say: Say, *, as_json: bool) -> Callable[[Told], None]:
+    """Programs hear everything, people what a step came to, and that a long one began."""
+
     def tell(told: Told) -> None:
-        word = f" after {told.seconds:.1f} s" if told.state in ("done", "failed") else ""
-        text = f": {told.told}" if told.told else ""
-        if told.state == "note":
-            line = f"{told.engine}: {told.stage.value}{text}"
-        else:
-            line = f"{told.engine}: {told.stage.value} {told.state}{word}{text}"
+        if not as_json and told.state == "began" and told.stage not in _LONG:
+            return
+        word = f"done, {told.seconds:.1f} s" if told.state == "done" else told.state
+        text = told.told if told.state == "note" else f"{word}{f': {told.told}' if told.told else ''}"
         fields = {**dataclasses.asdict(told), "stage": told.stage.value, "seconds": round(told.seconds, 3)}
         fields["note"] = fields.pop("told")
-        say(line, **fields)
+        say(f"{told.engine}: {told.stage.value}: {text}", **fields)
 
     return tell
 

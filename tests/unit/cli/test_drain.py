@@ -10,6 +10,7 @@ import pytest
 from kveik.cli.main import main
 from kveik.engine.client import CompletionRequest, EngineClient
 from kveik.engine.process import free_port
+from kveik.telemetry.events import last_events
 from tests.agents import wait_until
 from tests.small_fleet import SmallFleet
 
@@ -39,6 +40,11 @@ def test_a_drained_engine_gets_nothing_new_until_it_is_readmitted(
     assert fleet.at_router()["engine-1"] == "ready"
     assert fleet.held() == {}
     assert "engine-1 gets requests" in capsys.readouterr().out
+    told = [(event.part, event.told) for event in last_events(fleet.node.events, 2)]
+    assert told == [
+        ("engine-1", "gets no new requests: new memory"),
+        ("engine-1", "may have requests again: readmitted by a person"),
+    ]
 
 
 def test_requests_under_way_are_waited_for_and_told(fleet: SmallFleet, capsys: pytest.CaptureFixture[str]) -> None:

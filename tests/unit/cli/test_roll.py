@@ -1,20 +1,21 @@
 """``kveik roll`` on a fleet that runs under its supervisor: what happens, what is said, and the exit codes."""
 
+import http.client
 import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kveik.cli.main import main
-from kveik.engine.client import CompletionRequest, EngineClient
 from kveik.launch.roll_plan import Stage
 from kveik.launch.roll_state import RollNotebook
+from kveik.telemetry.events import last_events
 from tests.agents import wait_until
 from tests.small_fleet import SmallFleet
 
@@ -67,6 +68,7 @@ def test_all_engines_are_restarted_by_their_supervisor_and_each_step_is_told(
     done = [(line["engine"], line["stage"]) for line in lines if line.get("state") == "done" and "stage" in line]
     assert done == [(name, stage.value) for name in fleet.names for stage in Stage]
     assert lines[-1]["rolled"] == list(fleet.names)
+    assert last_events(fleet.node.events, 1)[0].told == "the roll is done: engine-1, engine-2 rolled"
     assert all(line["at_s"] >= 0 and line["told"] for line in lines)
 
 
@@ -88,6 +90,7 @@ def test_an_engine_that_does_not_start_with_what_is_new_ends_the_roll_and_the_ne
         assert words in text
     assert fleet.at_router() == {first: "isolated", second: "ready"}
     assert fleet.pids()[second] == before[second], "it serves as before"
+    assert f"kveik readmit {first}" in last_events(fleet.node.events, 1)[0].told
     fleet.broken.clear()
     assert roll(fleet) == 0
     assert f"an earlier roll had {first} in hand (answer), so it comes first" in capsys.readouterr().out
@@ -131,32 +134,33 @@ def test_an_engine_that_nobody_supervises_is_restarted_by_its_command(
     assert fleet.at_router()[name] == "ready"
 
 
+@contextmanager
+def long_stream(fleet: SmallFleet) -> Iterator[http.client.HTTPResponse]:
+    """A stream that goes on for longer than any test, until the client leaves."""
+    connection = http.client.HTTPConnection(fleet.router.url.removeprefix("http://"), timeout=120)
+    body = {"model": "simulated", "prompt": [5, 6, 7], "max_tokens": 30_000, "stream": True, "ignore_eos": True}
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    yield connection.getresponse()
+    connection.close()
+
+
 def test_ctrl_c_while_an_engine_drains_puts_it_back(fleet: SmallFleet, tmp_path: Path) -> None:
-    client = EngineClient(fleet.router.url, read_timeout_s=60.0)
-    ends: list[int] = []
-
-    def ask() -> None:
-        ends.append(len(client.complete(CompletionRequest((5, 6, 7), 3000), "simulated").token_ids))
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-
-    def at_work() -> list[str]:
-        return [engine["id"] for engine in fleet.fleet.traffic()["engines"] if engine["in_flight"]]
-
-    wait_until(lambda: bool(at_work()), "it is under way")
-    (name,) = at_work()
     log = tmp_path / "roll.log"
-    command = [sys.executable, "-m", "kveik.cli.main", "roll", "--config", str(fleet.config), "--wait", "600", name]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
-    wait_until(lambda: "drain: 1 requests left" in log.read_text(), "it drains", 60)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130, log.read_text()
-    assert f"interrupted; not rolled: {name}" in log.read_text()
-    assert (fleet.at_router()[name], fleet.held()) == ("ready", {})
-    asking.join(60)
-    assert ends == [3000], "its request never noticed"
+    with long_stream(fleet) as stream:
+        assert stream.readline().startswith(b"data:")
+        (name,) = (engine["id"] for engine in fleet.fleet.traffic()["engines"] if engine["in_flight"])
+        command = [sys.executable, "-m", "kveik.cli.main", "roll", "--config", str(fleet.config), "--wait", "600", name]
+        with log.open("wb") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=out)
+        wait_until(lambda: "drain: 1 requests left" in log.read_text(), "it drains", 60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, log.read_text()
+        assert f"interrupted; not rolled: {name}" in log.read_text()
+        assert fleet.held() == {}
+        fleet.wait_serving(name)
+        lines = [stream.readline() for _ in range(200)]
+    assert {line[:5] for line in lines} == {b"data:", b"\n"}
+    assert not any(b"error" in line for line in lines), "its request never noticed"
 
 
 @pytest.mark.parametrize(
