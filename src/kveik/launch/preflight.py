@@ -203,8 +203,7 @@ def _about_pythons(needs: Needs, found: Found) -> list[Problem]:
         if has.trouble:
             told.append(Problem(about, f"{where} cannot be run: {has.trouble}"))
             continue
-        missing = [name for name in ("vllm", "kveik") if not getattr(has, name) and (name == "vllm" or connected)]
-        if missing:
+        if missing := [name for name in ("vllm", "kveik") if not getattr(has, name)]:
             told.append(
                 Problem(about, f"{where} has no {' and no '.join(missing)}: install it, or set another engine.python")
             )
@@ -216,7 +215,7 @@ def _about_pythons(needs: Needs, found: Found) -> list[Problem]:
                     "shared_cache = false",
                 )
             )
-        if connected and has.kveik and found.kveik and has.kveik != found.kveik:
+        if has.kveik and found.kveik and has.kveik != found.kveik:
             told.append(Problem(about, f"{where} has Kveik {has.kveik}, but this is {found.kveik}: make them equal"))
     return told
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveik.supervise.log_file import set_aside_if_large, size_of, text_since
+from kveik.supervise.log_file import LogTail, last_lines, set_aside_if_large, size_of, text_since
 
 
 def test_a_log_is_set_aside_at_its_size_and_its_writer_goes_on(tmp_path: Path) -> None:
@@ -45,3 +45,28 @@ def test_text_since_an_offset_is_of_this_run_alone(tmp_path: Path) -> None:
     assert text_since(log, offset) == "new run\n"
     log.write_text("set aside\n"[:4])
     assert text_since(log, offset) == "set "
+
+
+def test_the_last_lines_of_a_log_are_shown(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert last_lines(log, 2) == ""
+    log.write_text("one\ntwo\nthree\n")
+    assert last_lines(log, 2) == "two\nthree"
+    assert last_lines(log, 0) == ""
+
+
+def test_a_tail_gives_whole_lines_as_they_come_also_after_the_log_was_set_aside(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("before\n")
+    tail = LogTail(log)
+    with log.open("a") as file:
+        file.write("first\nhal")
+    assert tail.news() == "first"
+    assert tail.news() == ""
+    with log.open("a") as file:
+        file.write("f\n")
+    assert tail.news() == "half"
+    log.write_text("x\n")
+    assert tail.news() == "x"
+    log.unlink()
+    assert tail.news() == ""
