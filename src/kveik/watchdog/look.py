@@ -21,6 +21,8 @@ from kveik.watchdog.verdict import Counters, Probed, ProcessFacts, RankCounters,
 
 #: Looks in a probe period that :func:`look_period_s` proposes.
 LOOKS = 5
+#: Metrics are read that seldom while no probe waits: writing and reading them costs an engine and us 30 ms.
+READ_LOOKS = 2
 #: A probe that waited for so many deadlines is given up, so that another one can be sent: an engine that hangs
 #: gathers one in a minute.
 GIVE_UP_DEADLINES = 12
@@ -67,7 +69,7 @@ class Eyes:
         self._ranks: list[str] = []
         self._resident_bytes: float | None = None
         self._answered, self._took_s = 0, 0.0  # of probes
-        self._due_s = self._clock.monotonic()
+        self._due_s = self._read_due_s = self._clock.monotonic()
         patience_s = GIVE_UP_DEADLINES * self._settings.probe_deadline_s
         self._prober = Prober(self._url, patience_s=patience_s, api_key=self._api_key)
         self._references.forget(self.name)
@@ -90,7 +92,9 @@ class Eyes:
         processes = None if pids is None else self._processes.read(pids)
         self._resident_bytes = None if processes is None else float(processes.resident_bytes)
         sample = self._sample(now_s, counters, processes)
-        if not self._reading.away:
+        waits = self._probe.age_s(now_s) >= look_period_s(self._settings)
+        if not self._reading.away and (waits or now_s >= self._read_due_s):
+            self._read_due_s = now_s + READ_LOOKS * look_period_s(self._settings)
             self._reading.begin(self._read_metrics, now_s)
         if not self._probe.away and now_s >= self._due_s:
             self._send_probe(now_s)

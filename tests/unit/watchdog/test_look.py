@@ -43,6 +43,17 @@ class Onlooker:
         """The look at which that probe was seen to have ended."""
         return self.until(lambda sample: sample.probe is not None and sample.number >= number, f"probe {number} ends")
 
+    def read(self, condition: Callable[[Counters], bool], what: str) -> Sample:
+        """The look at which counters came that are so; metrics are read now and then."""
+
+        def look() -> bool:
+            self.clock.advance(look_period_s(SETTINGS))
+            counters = self.look().counters
+            return counters is not None and condition(counters)
+
+        wait_until(look, what, 30)
+        return self.last
+
     def period(self) -> None:
         """Let the next probe be due, and look, which sends it."""
         self.clock.advance(SETTINGS.probe_period_s)
@@ -86,10 +97,35 @@ def test_there_is_one_probe_in_a_period(running: SimulatedEngine) -> None:
 def test_counters_come_with_a_later_look_and_only_once(running: SimulatedEngine) -> None:
     eyes = Onlooker(running.url)
     eyes.ended(1)
-    sample = eyes.until(lambda one: one.counters is not None and one.counters.output_tokens >= 4, "counters come")
+    sample = eyes.read(lambda counters: counters.output_tokens >= 4, "counters come")
     assert sample.counters is not None
     assert sample.counters.per_rank.keys() == {"0"}
     assert eyes.eyes.metrics is not None
+    assert eyes.look().counters is None
+
+
+def test_metrics_are_read_at_every_second_look_and_at_each_while_a_probe_waits() -> None:
+    with SimulatedEngine() as engine:
+        eyes = Onlooker(engine.url)
+        eyes.ended(1)
+        eyes.read(lambda counters: True, "counters come")
+
+        def readings(looks: int) -> int:
+            """How many were begun and taken in so many looks, the first of which sends a probe."""
+            eyes.clock.advance(SETTINGS.probe_period_s)
+            found = 0
+            for _ in range(looks):
+                eyes.look()
+                wait_until(
+                    lambda: eyes.eyes._reading._future is None or eyes.eyes._reading._future.done(), "it is read"
+                )
+                eyes.clock.advance(look_period_s(SETTINGS))
+                found += eyes.last.counters is not None
+            return found
+
+        assert readings(5) <= 3
+        change(engine, hang=True)
+        assert readings(9) >= 7
 
 
 def test_a_hung_engine_collects_no_probes() -> None:
@@ -188,7 +224,7 @@ def test_what_an_engine_with_a_namespace_answers_is_kept(tmp_path: Path) -> None
         eyes.ended(1)
         assert not answers.exists()
         eyes.eyes._client = _Metrics(engine.metrics_text() + 'kveik_connector_namespace{digest="abc"} 1\n')  # type: ignore[assignment]
-        eyes.until(lambda _: eyes.eyes.metrics is not None and eyes.eyes.metrics.namespace == "abc", "it is told")
+        eyes.read(lambda _: eyes.eyes.metrics is not None and eyes.eyes.metrics.namespace == "abc", "it is told")
         eyes.period()
         eyes.ended(2)
         assert "in abc" in answers.read_text()
@@ -236,7 +272,7 @@ def test_probes_go_to_the_ranks_in_turn() -> None:
         eyes = Onlooker(engine.url)
         eyes.ended(1)
         eyes.eyes._client = _Metrics(TWO_RANKS)  # type: ignore[assignment]
-        eyes.until(lambda one: one.counters is not None and len(one.counters.per_rank) == 2, "both ranks are seen")
+        eyes.read(lambda counters: len(counters.per_rank) == 2, "both ranks are seen")
         for number in range(2, 6):
             eyes.period()
             eyes.ended(number)
@@ -266,7 +302,7 @@ vllm:spec_decode_num_accepted_tokens_total{engine="0"} 30
 def test_vitals_come_from_the_last_metrics(running: SimulatedEngine) -> None:
     eyes = Onlooker(running.url)
     eyes.ended(1)
-    eyes.until(lambda one: one.counters is not None, "counters come")
+    eyes.read(lambda counters: True, "counters come")
     vitals = eyes.eyes.vitals()
     assert vitals.at_s == eyes.clock.monotonic()
     assert vitals.ttft_count >= 0
