@@ -153,6 +153,12 @@ def test_the_mouse_reads_values_with_their_unit_and_time(page: Browser) -> None:
     page.move_mouse(x, y)
     page.wait_for("!document.querySelector('.tip').hidden")
     assert re.match(r"\d\d:\d\d:\d\d\s+ended\s+[\d.]+ requests/s", page.text(".tip"))
+    left, top, right = page.run(
+        "(() => { const box = document.querySelector('.tip').getBoundingClientRect();"
+        " return [box.left, box.top, box.right]; })()"
+    )
+    assert left < right < x < right + 40, "beside the mouse, on the side that has room"
+    assert top < y < top + 60
     page.move_mouse(1, 1)
     page.wait_for("document.querySelector('.tip').hidden")
 
@@ -220,9 +226,7 @@ def test_what_is_not_well_stands_at_the_top(browser: Browser, tmp_path: Path, si
         shown(browser, fleet.url)
         browser.wait_for("document.querySelector('.verdict.bad') !== null")
         assert "One thing is not well" in browser.text("#verdict")
-        assert "engine e1 is isolated: hung: nothing moves; its watchdog calls it hung" in browser.text(
-            "#verdict"
-        )
+        assert "engine e1 is isolated: hung: nothing moves; its watchdog calls it hung" in browser.text("#verdict")
         assert "isolated" in browser.text(ENGINES)
 
 

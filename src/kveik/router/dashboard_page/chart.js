@@ -173,10 +173,11 @@ class LineChart {
       ...this.drawnLines.map(({ name, values }, index) => this.keyOf(name, index, this.text(values[n]))),
     );
     this.tip.hidden = false;
-    const left = this.plot.offsetLeft + x;
+    const [plot, card] = [this.plot.getBoundingClientRect(), this.node.getBoundingClientRect()];
+    const left = plot.left - card.left + x;
     const wide = this.tip.offsetWidth;
-    const beside = left + 14 + wide > this.node.clientWidth ? left - wide - 14 : left + 14;
+    const beside = left + 14 + wide > card.width ? left - wide - 14 : left + 14;
     this.tip.style.left = `${Math.max(4, beside)}px`;
-    this.tip.style.top = `${this.plot.offsetTop + 4}px`;
+    this.tip.style.top = `${plot.top - card.top + 4}px`;
   }
 }
