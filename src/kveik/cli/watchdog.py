@@ -6,15 +6,18 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kveik.cli.settings_flags import add_settings, given_settings, log_to_stderr
 from kveik.config import AgentSettings, EngineSettings, FleetSettings, RouterSettings, WatchdogSettings, load
-from kveik.errors import ConfigError, KveikError
+from kveik.errors import ConfigError, KveikError, SuperviseError
 from kveik.fleet.client import FleetClient
+from kveik.fleet.etcd_gateway import EtcdAddress, EtcdGateway
 from kveik.launch.addresses import announcements, router_urls
+from kveik.launch.data_parallel import groups_over_nodes, is_headless
 from kveik.launch.fleet_spec import FleetSpec, NodeEntry, read_fleet
 from kveik.router.fleet_api import read_token
 from kveik.supervise.client import ControlClient
@@ -23,9 +26,11 @@ from kveik.supervise.node_folder import NodeFolder, node_folder
 from kveik.telemetry.events import EventLog
 from kveik.telemetry.webhook import Webhook
 from kveik.watchdog.evidence import EvidenceFolder
+from kveik.watchdog.groups import Budget, GroupFollower, GroupRestarter, ended_ranks
 from kveik.watchdog.node import NodePlace, NodeWatchdog
 from kveik.watchdog.patients import Care, Census, patients, read_listed
 from kveik.watchdog.reference import References
+from kveik.watchdog.restarters import ControlRestarter, NoRestarter, Restarter
 from kveik.watchdog.state_file import StateFile
 from kveik.watchdog.watch import Patient
 
@@ -76,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda received, _: signals.append(received))
     try:
         setup = read_setup(args, os.environ)
-        watchdog, state, webhook = _open(setup)
+        control = ControlClient(str(setup.folder.control_socket))
+        follower = group_follower(setup, control)
+        watchdog, state, webhook = _open(setup, control, follower)
     except ConfigError as error:
         print(f"kveik watchdog: {error}", file=sys.stderr)
         return 2
@@ -85,10 +92,14 @@ def run(args: argparse.Namespace) -> int:
         return 3
     thread = threading.Thread(target=watchdog.run, args=(stop,), name="watchdog")
     thread.start()
+    if follower is not None:
+        follower.start()
     logger.info("watching node %s, routers %s", setup.node, ", ".join(setup.routers))
     while not signals and thread.is_alive():
         thread.join(SIGNAL_CHECK_S)
     stop.set()
+    if follower is not None:
+        follower.stop()
     thread.join()
     state.close()
     if webhook is not None:
@@ -155,9 +166,10 @@ def _spec(config: Path | None, node: str, environ: Mapping[str, str]) -> FleetSp
 class Source:
     """Which engines there are now: the configuration is read again when it changed."""
 
-    def __init__(self, setup: Setup, control: ControlClient) -> None:
+    def __init__(self, setup: Setup, control: ControlClient, follower: GroupFollower | None = None) -> None:
         """Raises :class:`ConfigError` for a file that is not valid."""
         self._setup = setup
+        self._follower = follower
         self._care = Care(
             control=control,
             lease_s=setup.settings.lease_s,
@@ -193,11 +205,46 @@ class Source:
         return Census(
             own=announcements(spec, setup.node),
             ranks=_ranks(spec, setup.node),
+            groups={name: self._restarter(name) for name in groups_over_nodes(spec, setup.node)},
             unsupervised_too=bool(common.model),
             # One node looks after what is nobody's: two watchdogs must not restart one engine.
             listed=read_listed(setup.config) if spec.nodes[0].name == setup.node else (),
             given=setup.engines,
         )
+
+    def _restarter(self, group: str) -> Restarter:
+        if self._follower is None:
+            return NoRestarter(f"engine {group} has ranks on several nodes, which needs router.registry = etcd://...")
+        return GroupRestarter(self._follower, group)
+
+
+def group_follower(setup: Setup, control: ControlClient) -> GroupFollower | None:
+    """Who restarts this node's ranks of groups that other nodes belong to, together with those; None if there are none.
+
+    Groups that a changed configuration adds are followed after a restart of the watchdog, which its supervisor does.
+    Raises :class:`ConfigError`.
+    """
+    groups = groups_over_nodes(setup.spec, setup.node)
+    if not groups or not setup.router.registry:
+        return None
+    headless = {engine.name for engine in setup.spec.engines_of(setup.node) if is_headless(engine)}
+    unasked = {group: tuple(name for name in names if name in headless) for group, names in groups.items()}
+
+    def look_here() -> Mapping[str, str]:
+        try:
+            return ended_ranks(control.status().processes, unasked, time.time())
+        except SuperviseError:
+            return {}
+
+    settings = setup.settings
+    return GroupFollower(
+        EtcdGateway(EtcdAddress.parse(setup.router.registry), deadline_s=setup.router.registry_deadline_s),
+        setup.node,
+        tuple(groups),
+        lambda group, why: ControlRestarter(control, groups[group]).restart(why),
+        look_here=look_here,
+        budget=Budget(settings.restarts_max if settings.restart else 0, settings.restarts_window_s),
+    )
 
 
 def _ranks(spec: FleetSpec, node: str) -> dict[str, tuple[str, ...]]:
@@ -207,10 +254,11 @@ def _ranks(spec: FleetSpec, node: str) -> dict[str, tuple[str, ...]]:
     return {head: tuple(rank.name for rank in here if rank.entry.head == head) for head in heads}
 
 
-def _open(setup: Setup) -> tuple[NodeWatchdog, StateFile, Webhook | None]:
+def _open(
+    setup: Setup, control: ControlClient, follower: GroupFollower | None
+) -> tuple[NodeWatchdog, StateFile, Webhook | None]:
     """The watchdog, ready to run. Raises :class:`KveikError`."""
-    control = ControlClient(str(setup.folder.control_socket))
-    source = Source(setup, control)
+    source = Source(setup, control, follower)
     token_file, environ = setup.router.admission_token_file, setup.environ
     routers = [FleetClient(url, token=lambda: read_token(token_file, environ)) for url in setup.routers]
     state = StateFile(setup.folder.watchdog)

@@ -33,6 +33,17 @@ def data_parallel_arguments(engine: LaunchedEngine, spec: FleetSpec) -> list[str
     return arguments
 
 
+def groups_over_nodes(spec: FleetSpec, node: str) -> dict[str, tuple[str, ...]]:
+    """The groups that have ranks on this node and on others: the parts of each that are here, its head first."""
+    groups: dict[str, tuple[str, ...]] = {}
+    for name in dict.fromkeys(engine.group for engine in spec.engines_of(node)):
+        members = [engine for engine in spec.engines if engine.group == name]
+        if {engine.entry.node for engine in members} != {node}:
+            here = [engine for engine in members if engine.entry.node == node]
+            groups[name] = tuple(engine.name for engine in sorted(here, key=is_headless))
+    return groups
+
+
 def _head_address(engine: LaunchedEngine, spec: FleetSpec) -> str:
     head = next(known for known in spec.engines if known.name == engine.group)
     addresses = {node.name: node.address for node in spec.nodes}

@@ -7,19 +7,21 @@ once for each generation. Under the registry's prefix::
     groups/NAME          the last order: generation, why, by which node
     groups/NAME/NODE     the generation that this node has restarted its ranks for, or found when it first looked
 
-Decisions are pure; :class:`GroupFollower` is the thread that acts.
+Decisions are pure; :class:`GroupFollower` is the thread that acts. It also notices ranks of its node that ended: those
+without an API server are asked for inferences by nobody.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from kveik.errors import RegistryError, RestartError
 from kveik.fleet.etcd_gateway import EtcdGateway, Snapshot, Write
+from kveik.supervise.messages import ProcessView
 
 PREFIX = "groups/"
 #: Without a change, orders are looked at this often, for what a watch does not tell: that it died itself.
@@ -27,12 +29,16 @@ RESYNC_S = 5.0
 PAUSE_S, PAUSE_MAX_S = 0.2, 5.0
 #: After another node's order was carried out here, what was noticed before it needs no order of its own.
 SETTLE_S = 15.0
+#: A part that has waited for its next start for so long waits for somebody's order.
+ENDED_S = 2.0
 _ATTEMPTS = 5
 
 logger = logging.getLogger("kveik.watchdog")
 
 #: Restarts this node's ranks of a group, with why. Raises :class:`RestartError` if that was not possible.
 RestartHere = Callable[[str, str], object]
+#: The groups whose ranks on this node are not well, with why.
+LookHere = Callable[[], Mapping[str, str]]
 
 
 class GroupOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +90,38 @@ class Orders:
         return sorted(g for g in groups if self.generation(g) and self.done.get(g, 0) != self.generation(g))
 
 
+def ended_ranks(views: Iterable[ProcessView], groups: Mapping[str, Collection[str]], wall_s: float) -> dict[str, str]:
+    """The groups of which a part has ended by itself, and why. ``groups``: the parts on this node.
+
+    A part that waits for its next start only now may be on its way there; held ones are somebody's work.
+    """
+    waiting = {view.name: view for view in views if view.state == "waiting" and not view.held}
+    found = {}
+    for group, names in groups.items():
+        for name in names:
+            view = waiting.get(name)
+            if view is not None and wall_s - view.since_s >= ENDED_S:
+                found[group] = f"{name} ended: {view.why or 'no reason is known'}"
+    return found
+
+
+class Budget:
+    """At most so many within so many seconds."""
+
+    def __init__(self, most: int, window_s: float) -> None:
+        self._most = most
+        self._window_s = window_s
+        self._used_s: list[float] = []
+
+    def take(self, now_s: float) -> bool:
+        """Whether there is one more; it is then used."""
+        self._used_s = [used_s for used_s in self._used_s if now_s - used_s < self._window_s]
+        if len(self._used_s) >= self._most:
+            return False
+        self._used_s.append(now_s)
+        return True
+
+
 def _order(raw: bytes) -> GroupOrder | None:
     try:
         return msgspec.json.decode(raw, type=GroupOrder)
@@ -94,11 +132,22 @@ def _order(raw: bytes) -> GroupOrder | None:
 class GroupFollower:
     """Carries out, on this node, what is ordered for ``groups``, and gives orders. Thread-safe."""
 
-    def __init__(self, gateway: EtcdGateway, node: str, groups: Collection[str], restart_here: RestartHere) -> None:
+    def __init__(
+        self,
+        gateway: EtcdGateway,
+        node: str,
+        groups: Collection[str],
+        restart_here: RestartHere,
+        *,
+        look_here: LookHere = dict,
+        budget: Budget | None = None,
+    ) -> None:
         self._gateway = gateway
         self._node = node
         self._groups = frozenset(groups)
         self._restart_here = restart_here
+        self._look_here = look_here
+        self._budget = budget or Budget(1, 0.0)
         self._stopped = threading.Event()
         self._settled_at_s: dict[str, float] = {}
         self._thread = threading.Thread(target=self._follow, name="groups", daemon=True)
@@ -122,7 +171,8 @@ class GroupFollower:
         for _ in range(_ATTEMPTS):
             orders = Orders.read(self._gateway.snapshot(), self._node)
             last = orders.last.get(group)
-            if last is not None and (group in orders.due([group]) or self._has_just_been(group, last)):
+            foreign = last is not None and last.by != self._node
+            if last is not None and (group in orders.due([group]) or (foreign and self._has_just_been(group))):
                 return last
             order = GroupOrder(generation=orders.generation(group) + 1, why=why, by=self._node)
             key = f"{PREFIX}{group}"
@@ -132,9 +182,15 @@ class GroupFollower:
                 return order
         raise RegistryError(f"group {group}: others change its orders all the time")
 
-    def _has_just_been(self, group: str, last: GroupOrder) -> bool:
+    def _has_just_been(self, group: str) -> bool:
         settled_at_s = self._settled_at_s.get(group)
-        return last.by != self._node and settled_at_s is not None and time.monotonic() - settled_at_s < SETTLE_S
+        return settled_at_s is not None and time.monotonic() - settled_at_s < SETTLE_S
+
+    def _order_for(self, sick: Mapping[str, str]) -> None:
+        """Order what ranks of this node need; those that were restarted just now may still be on their way."""
+        for group, why in sick.items():
+            if not self._has_just_been(group) and self._budget.take(time.monotonic()):
+                self.order(group, why)
 
     def _follow(self) -> None:
         pause_s = 0.0
@@ -142,6 +198,7 @@ class GroupFollower:
             try:
                 snapshot = self._gateway.snapshot()
                 self._carry_out(Orders.read(snapshot, self._node))
+                self._order_for(self._look_here())
                 pause_s = 0.0
                 self._gateway.wait_event(snapshot.revision, RESYNC_S)
             except (RegistryError, RestartError) as error:

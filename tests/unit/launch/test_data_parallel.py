@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kveik.errors import ConfigError
-from kveik.launch.data_parallel import data_parallel_arguments, is_headless
+from kveik.launch.data_parallel import data_parallel_arguments, groups_over_nodes, is_headless
 from kveik.launch.fleet_spec import FleetSpec, read_fleet
 
 ADDRESSES = ("100.100.135.173", "100.100.135.190")
@@ -66,3 +66,16 @@ def test_a_head_on_loopback_is_refused_where_other_nodes_are_not_there_too(tmp_p
     assert "--data-parallel-address 127.0.0.2" in arguments(two_on_one_machine)[1]
     with pytest.raises(ConfigError, match=r"node n0 has the address 127\.0\.0\.1, which the other nodes of engine a"):
         arguments(fleet(tmp_path, launch, ("127.0.0.1", "10.0.0.2")))
+
+
+def test_groups_that_have_ranks_on_other_nodes_are_known_with_their_parts_here(tmp_path: Path) -> None:
+    spec = fleet(
+        tmp_path,
+        '[[launch]]\nname = "here"\nnode = "n0"\ndata_parallel = 2\n'
+        '[[launch]]\nname = "a"\nnode = "n0"\ndata_parallel = 3\n'
+        '[[launch]]\nname = "a-1"\nnode = "n1"\nhead = "a"\n'
+        '[[launch]]\nname = "a-0"\nnode = "n0"\nhead = "a"\n',
+    )
+    assert groups_over_nodes(spec, "n0") == {"a": ("a", "a-0")}
+    assert groups_over_nodes(spec, "n1") == {"a": ("a-1",)}
+    assert groups_over_nodes(spec, "n7") == {}

@@ -11,7 +11,8 @@ import pytest
 
 from kveik.errors import RegistryError, RestartError
 from kveik.fleet.etcd_gateway import Entry, EtcdAddress, EtcdGateway, Snapshot, Write
-from kveik.watchdog.groups import GroupFollower, GroupOrder, GroupRestarter, Orders
+from kveik.supervise.messages import ProcessView
+from kveik.watchdog.groups import Budget, GroupFollower, GroupOrder, GroupRestarter, Orders, ended_ranks
 from tests.agents import wait_until
 from tests.etcd import Etcd, running_etcd
 
@@ -52,19 +53,48 @@ def test_what_is_no_order_counts_as_none_and_can_be_replaced() -> None:
     assert (orders.generation("a"), orders.revisions["a"], orders.unseen(["a"])) == (0, 1, ["a"])
 
 
+def view(name: str, state: str = "waiting", held: str = "", why: str = "exit code 1") -> ProcessView:
+    return ProcessView(name=name, kind="engine", state=state, since_s=100.0, held=held, why=why)
+
+
+def test_a_part_that_waits_for_an_order_tells_of_its_group() -> None:
+    groups = {"a": ("a-1", "a-2"), "b": ("b-1",)}
+    assert ended_ranks([view("a-2"), view("b-1", "ready"), view("x")], groups, 103.0) == {"a": "a-2 ended: exit code 1"}
+    assert ended_ranks([view("a-1", why="")], groups, 103.0) == {"a": "a-1 ended: no reason is known"}
+
+
+def test_a_part_that_is_held_or_was_seen_on_its_way_tells_of_nothing() -> None:
+    groups = {"a": ("a-1",)}
+    assert ended_ranks([view("a-1", held="roll")], groups, 103.0) == {}
+    assert ended_ranks([view("a-1")], groups, 101.0) == {}
+    assert ended_ranks([], groups, 103.0) == {}
+
+
+def test_a_budget_is_used_up_and_comes_back_with_time() -> None:
+    budget = Budget(2, 60.0)
+    assert [budget.take(now_s) for now_s in (0.0, 1.0, 2.0, 59.0, 60.5, 61.5, 61.6)] == [
+        True, True, False, False, True, True, False,
+    ]  # fmt: skip
+    assert not Budget(0, 60.0).take(0.0)
+
+
 class Node:
     """A node that counts how often its ranks were restarted."""
 
     def __init__(self, etcd: Etcd, name: str, *groups: str) -> None:
         self.restarted: list[tuple[str, str]] = []
         self.broken = threading.Event()
+        self.ended: dict[str, str] = {}
         gateway = EtcdGateway(EtcdAddress.parse(f"etcd://{etcd.address}"), deadline_s=2.0)
-        self.follower = GroupFollower(gateway, name, groups or ("a",), self._restart)
+        self.follower = GroupFollower(
+            gateway, name, groups or ("a",), self._restart, look_here=lambda: self.ended, budget=Budget(3, 600.0)
+        )
 
     def _restart(self, group: str, why: str) -> None:
         if self.broken.is_set():
             raise RestartError("the supervisor is away")
         self.restarted.append((group, why))
+        self.ended = {}
 
 
 def look(etcd: Etcd, node: str) -> Orders:
@@ -148,6 +178,14 @@ def test_a_watchdog_that_restarts_carries_nothing_out_twice_and_what_it_missed_o
             wait_done(etcd, 2, "n0")
     assert before.restarted == [("a", "first")]
     assert after.restarted == [("a", "while n0 was away")]
+
+
+def test_a_rank_that_ended_has_its_group_restarted_by_the_node_that_sees_it(etcd: Etcd) -> None:
+    nodes = [Node(etcd, name) for name in ("n0", "n1")]
+    nodes[1].ended = {"a": "a-1 ended: exit code 1"}
+    with following(*nodes):
+        wait_done(etcd, 1, "n0", "n1")
+    assert [node.restarted for node in nodes] == [[("a", "a-1 ended: exit code 1")]] * 2
 
 
 def test_only_the_groups_of_a_node_concern_it(etcd: Etcd) -> None:
