@@ -103,10 +103,9 @@ class _Judge:
     # -- the rules, in order ---------------------------------------------------------------------
 
     def _gone(self) -> _Reason | None:
-        processes = self._now.processes
-        if processes is not None and processes.missing:
-            return Condition.DEAD, processes.missing
-        return None
+        """Gone in two looks: which processes there are is a moment old, and may just have been changed on purpose."""
+        last = [one.processes.missing for one in self._history[-2:] if one.processes is not None]
+        return (Condition.DEAD, last[-1]) if len(last) == 2 and all(last) else None
 
     def _garbage(self) -> _Reason | None:
         answers = [one for one in self._ended if one.probed in (Probed.RIGHT, Probed.WRONG)][-OF_ANSWERS:]

@@ -223,17 +223,21 @@ def test_a_start_that_died_is_dead() -> None:
     engine = PaperEngine(answer=Probed.REFUSED, processors=1.0)
     engine.looks(30)
     engine.missing = "its process 17 is gone"
-    assert engine.look().condition is Condition.DEAD
+    assert engine.looks(2 * LOOK_S) == [Condition.STARTING, Condition.DEAD]
     assert engine.verdict.why == "its process 17 is gone"
 
 
 # -- dead and half-dead ----------------------------------------------------------------------------
 
 
-def test_a_missing_process_is_death_at_once() -> None:
+def test_a_missing_process_is_death_at_the_second_look() -> None:
+    """Whoever stops an engine on purpose tells so a moment later."""
     engine = ready_engine()
     engine.missing = "VLLM::EngineCore (process 17) is gone"
-    assert engine.look().condition is Condition.DEAD
+    assert engine.looks(2 * LOOK_S) == [Condition.READY, Condition.DEAD]
+    assert engine.verdict.why == engine.missing
+    engine.missing = ""
+    assert engine.looks(LOOK_S) == [Condition.READY]
 
 
 def test_one_refused_connection_is_none_two_are_death() -> None:
