@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from kveik.cli.fleet_access import DEFAULT_CONFIG, Say, sayer
@@ -12,7 +13,7 @@ from kveik.errors import ConfigError, KveikError
 from kveik.launch.up import Launch, running_status
 from kveik.records import ignore
 from kveik.supervise.adopt import read_estate
-from kveik.supervise.messages import StatusAnswer
+from kveik.supervise.messages import ProcessView, StatusAnswer
 
 HELP = "end this node's parts: watchdog, router, engines and agent, in this order"
 
@@ -70,7 +71,7 @@ def _order_down(launch: Launch, status: StatusAnswer, say: Say, *, now: bool) ->
         later = running_status(launch)
         if later is None:
             break
-        _tell(later, seen, say)
+        _tell(later.processes, seen, say)
         time.sleep(_POLL_S)
     say(f"all parts of node {launch.node} have ended")
 
@@ -83,13 +84,13 @@ def _end_what_was_left(launch: Launch, say: Say, *, now: bool) -> None:
     thread.start()
     seen: dict[str, str] = {}
     while thread.is_alive():
-        _tell(supervisor.status(), seen, say)
+        _tell(supervisor.views(), seen, say)
         thread.join(_POLL_S)
     say(f"all parts of node {launch.node} have ended")
 
 
-def _tell(status: StatusAnswer, seen: dict[str, str], say: Say) -> None:
-    for view in status.processes:
+def _tell(views: Sequence[ProcessView], seen: dict[str, str], say: Say) -> None:
+    for view in views:
         if seen.get(view.name) != view.state:
             seen[view.name] = view.state
             say(f"{view.name} is {view.state}", part=view.name, state=view.state)

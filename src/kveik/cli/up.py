@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from kveik.launch.start_times import StartTimes
 from kveik.launch.up import Launch, check, detach, first_answer, running_status, this_machine, with_log_ends
 from kveik.launch.welcome import example, has_chat_template, welcome
 from kveik.supervise.log_file import last_lines
-from kveik.supervise.messages import StatusAnswer
+from kveik.supervise.messages import ProcessView, StatusAnswer
 from kveik.supervise.supervisor import Supervisor
 from kveik.telemetry.events import EventLog
 from kveik.telemetry.webhook import Webhook
@@ -42,12 +42,12 @@ exit codes:
   3  something stands against it, or a part did not start: the message says what; with -d the other parts go on
 """
 
-_POLL_S = 0.1
+_POLL_S = 0.2
 _LOG_LINES = 12
 
 logger = logging.getLogger("kveik.supervise")
 
-Status = Callable[[], StatusAnswer]
+Views = Callable[[], Sequence[ProcessView]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,12 +96,12 @@ class Start:
     as_json: bool
     detached: bool
 
-    def until_ready(self, status: Status, alive: Callable[[], bool] = lambda: True) -> int:
+    def until_ready(self, look: Views, alive: Callable[[], bool] = lambda: True) -> int:
         """Say how far parts are until all are ready and a request was served; the exit code."""
         times = StartTimes(self.launch.folder.starts)
         progress = StartProgress(times.estimate, time.monotonic())
         while alive():
-            views = status().processes
+            views = look()
             for line in progress.look(views, time.monotonic()):
                 self.say(line.told, **line.fields)
             now = outcome(views)
@@ -175,14 +175,14 @@ def _change(start: Start) -> int:
     """Another supervisor runs: have it change what differs."""
     control = start.launch.control
     start.say(control.apply(str(start.launch.config)).told)
-    return start.until_ready(control.status)
+    return start.until_ready(lambda: control.status().processes)
 
 
 def _in_background(start: Start) -> int:
     pid = detach(start.launch)
     start.say(f"process {pid} supervises this node in the background", pid=pid)
     try:
-        return start.until_ready(start.launch.control.status)
+        return start.until_ready(lambda: start.launch.control.status().processes)
     except KeyboardInterrupt:
         start.say("it goes on starting in the background: kveik status, kveik logs, kveik down")
         return 130
@@ -198,7 +198,7 @@ def _in_foreground(start: Start) -> int:
     try:
         with signals:
             try:
-                code = start.until_ready(supervisor.status, alive=lambda: not signals.told)
+                code = start.until_ready(supervisor.views, alive=lambda: not signals.told)
             finally:
                 if code != 0 and not signals.told:
                     supervisor.down()
@@ -212,14 +212,15 @@ def _in_foreground(start: Start) -> int:
 
 
 class _Signals:
-    """Ctrl-C and SIGTERM: the first ends everything in order, the second at once."""
+    """Ctrl-C, SIGTERM, or a terminal that is closed: the first ends everything in order, the second at once."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self.told = 0
 
     def __enter__(self) -> None:
-        self._before = {number: signal.signal(number, self._hear) for number in (signal.SIGTERM, signal.SIGINT)}
+        heard = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._hear) for number in heard}
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
@@ -234,9 +235,9 @@ class _Signals:
 
 def _tell_changes(supervisor: Supervisor, thread: threading.Thread, say: Say) -> None:
     """Say what happens, until everything has ended."""
-    seen = {view.name: view.state for view in supervisor.status().processes}
+    seen = {view.name: view.state for view in supervisor.views()}
     while thread.is_alive():
-        for view in supervisor.status().processes:
+        for view in supervisor.views():
             if seen.get(view.name) != view.state:
                 seen[view.name] = view.state
                 say(

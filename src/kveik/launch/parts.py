@@ -135,7 +135,8 @@ class _Describer:
     def watchdog(self) -> Part:
         """Who looks after the engines."""
         # Engines it reads again by itself when the file changes.
-        facts = _told((self._tables.watchdog, self._tables.router, self._spec.settings))
+        fleet = dataclasses.replace(self._spec.settings, node=self._node)
+        facts = _told((self._tables.watchdog, self._tables.router, fleet))
         arguments = ["--config", self._config, "--node", self._node]
         return self._own("watchdog", arguments, Readiness("running", for_s=STEADY_S), facts=facts)
 

@@ -1,5 +1,6 @@
 """Starts a node: reads its description, checks it, starts or asks its supervisor, waits for a first answer."""
 
+import dataclasses
 import os
 import subprocess
 import time
@@ -7,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from kveik.engine.client import CompletionRequest, EngineClient, EngineStatusError
 from kveik.engine.group import living_members_of
@@ -138,9 +141,12 @@ def running_status(launch: Launch) -> StatusAnswer | None:
 
 def check(launch: Launch, status: StatusAnswer | None) -> tuple[Problem, ...]:
     """All that stands against starting what does not run yet."""
-    running, ours = _running(launch, status)
-    needs = needs_of(launch.spec, launch.tables, launch.folder, launch.parts, running)
-    return problems(needs, look(needs, ours, launch.tables.router.registry_deadline_s))
+    present = _present(launch, status)
+    needs = needs_of(launch.spec, launch.tables, launch.folder, launch.parts, present.kept)
+    found = look(needs, present.processes, launch.tables.router.registry_deadline_s)
+    # Parts that are replaced give their memory back first.
+    available = found.available_bytes + sum(map(_own_bytes, present.replaced))
+    return problems(needs, dataclasses.replace(found, available_bytes=available))
 
 
 def detach(launch: Launch) -> int:
@@ -200,17 +206,37 @@ def first_answer(launch: Launch, alive: Callable[[], bool], timeout_s: float = R
         time.sleep(_POLL_S)
 
 
-def _running(launch: Launch, status: StatusAnswer | None) -> tuple[set[str], set[int]]:
-    """The parts that need nothing new, and all processes that this node has already."""
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """What of this node is there: parts that stay as they are, all processes, and those that will be replaced."""
+
+    kept: frozenset[str]
+    processes: frozenset[int]
+    replaced: frozenset[int]
+
+
+def _present(launch: Launch, status: StatusAnswer | None) -> _Present:
     digests = {part.name: part.digest for part in launch.parts}
     if status is not None:
-        kept = {view.name for view in status.processes if view.pid and view.digest == digests.get(view.name)}
-        return kept, {pid for view in status.processes for pid in view.pids}
-    estate = [
-        record for record in read_estate(launch.folder.supervisor) if record.process.alive and not record.tethered
-    ]
-    kept = {record.name for record in estate if record.digest == digests.get(record.name)}
-    return kept, {pid for record in estate for pid in living_members_of(record.process.pid)}
+        there = [(view.name, view.digest, view.pids) for view in status.processes if view.pid]
+    else:
+        there = [
+            (record.name, record.digest, tuple(living_members_of(record.process.pid)))
+            for record in read_estate(launch.folder.supervisor)
+            if record.process.alive and not record.tethered
+        ]
+    kept = frozenset(name for name, digest, _ in there if digest == digests.get(name))
+    processes = frozenset(pid for _, _, pids in there for pid in pids)
+    return _Present(kept, processes, frozenset(pid for name, _, pids in there if name not in kept for pid in pids))
+
+
+def _own_bytes(pid: int) -> int:
+    """Memory that comes free when a process ends: without what it shares, such as the arena."""
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return max(0, int(memory.rss) - int(memory.shared))
 
 
 def with_log_ends(views: Sequence[ProcessView], tail: Callable[[Path], str]) -> list[str]:

@@ -27,6 +27,8 @@ from kveik.supervise.states import State
 logger = logging.getLogger("kveik.supervise")
 
 TICK_S = 0.1
+#: Which processes there are is looked up so often at most: that means reading all of ``/proc``.
+MEMBERS_S = 1.0
 _LOGS_EVERY = 50  # ticks
 
 #: The parts by a configuration file, with other ``[engine]`` settings for some of them, by name. Raises KveikError.
@@ -58,7 +60,8 @@ class Supervisor:
         self._ending = False
         self._saved: tuple[KeptRecord, ...] | None = None
         self._control: ControlServer | None = None
-        self._ended = threading.Event()
+        self._members: Mapping[int, list[int]] = {}
+        self._members_until_s = 0.0
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {keeper.state.value}" for name, keeper in self._keepers.items())
@@ -85,7 +88,7 @@ class Supervisor:
     def run(self, wake: threading.Event | None = None) -> None:
         """Keep the parts until they have been ordered down and are gone. ``wake`` ends a pause early."""
         wake, ticks = wake or threading.Event(), 0
-        while not self.tick():
+        while not self._tick_whatever_happens():
             ticks += 1
             if ticks % _LOGS_EVERY == 0:
                 self._set_logs_aside()
@@ -106,6 +109,13 @@ class Supervisor:
             self._save()
             return self._ending and not any(self._lives(keeper) for keeper in self._keepers.values())
 
+    def _tick_whatever_happens(self) -> bool:
+        try:
+            return self.tick()
+        except Exception:  # supervision: without ticks nothing would be restarted, and the node could not be ended
+            logger.exception("a look at the parts failed; the next one follows")
+            return False
+
     def close(self) -> None:
         """Listen no more. What runs goes on, unless it is tethered to this process."""
         if self._control is not None:
@@ -113,7 +123,6 @@ class Supervisor:
             self._control = None
         if not any(keeper.record for keeper in self._keepers.values()):
             forget_estate(self._identity.folder.supervisor)
-        self._ended.set()
 
     def handle(self, order: Order) -> StatusAnswer | Done:
         """Carry out an order. Raises :class:`~kveik.errors.KveikError` for what cannot be done."""
@@ -131,13 +140,18 @@ class Supervisor:
     def status(self) -> StatusAnswer:
         """All parts, as they are now."""
         with self._lock:
-            members = living_members()
-            views = tuple(_with_pids(keeper.view, members) for keeper in self._keepers.values())
+            members = self._living_members()
+            views = tuple(_with_pids(view, members) for view in self.views())
             identity = self._identity
             return StatusAnswer(
                 fleet=identity.fleet, node=identity.node, pid=os.getpid(), config=str(self._config), processes=views,
                 version=kveik.__version__,
             )  # fmt: skip
+
+    def views(self) -> tuple[ProcessView, ...]:
+        """All parts, without their processes but the first of each: cheap to ask for."""
+        with self._lock:
+            return tuple(keeper.view for keeper in self._keepers.values())
 
     def apply(self, config: Path) -> str:
         """Change what differs from what the file describes; what that is, for people."""
@@ -230,6 +244,12 @@ class Supervisor:
     def _lives(self, keeper: Keeper) -> bool:
         return keeper.state.has_process or keeper.state is State.WAITING
 
+    def _living_members(self) -> Mapping[int, list[int]]:
+        now_s = self._around.clock.monotonic()
+        if now_s >= self._members_until_s:
+            self._members, self._members_until_s = living_members(), now_s + MEMBERS_S
+        return self._members
+
     def _set_logs_aside(self) -> None:
         logs = {keeper.part.log for keeper in tuple(self._keepers.values())}
         for log in logs | {self._identity.folder.log("supervisor")}:
@@ -253,7 +273,10 @@ class Supervisor:
 
 
 def _with_pids(view: ProcessView, members: Mapping[int, list[int]]) -> ProcessView:
-    return msgspec.structs.replace(view, pids=tuple(members.get(view.pid, ()))) if view.pid else view
+    if not view.pid:
+        return view
+    # One that was started since the last look is not among them yet.
+    return msgspec.structs.replace(view, pids=tuple(members.get(view.pid, (view.pid,))))
 
 
 def _stranger(record: KeptRecord) -> Part:

@@ -13,7 +13,7 @@ from kveik.cli.main import main
 from kveik.cli.up import Start
 from kveik.errors import SuperviseError
 from kveik.launch.up import Launch
-from kveik.supervise.messages import ProcessView, StatusAnswer
+from kveik.supervise.messages import ProcessView
 from tests.fleets import SimFleet
 
 READY = ProcessView(name="engine-1", kind="engine", state="ready", pid=7)
@@ -54,10 +54,6 @@ def start(tmp_path: Path, *, as_json: bool = False, tables: str = "") -> tuple[S
     return Start(launch, lambda told, **fields: said.append(told), as_json=as_json, detached=True), said
 
 
-def status(*views: ProcessView) -> StatusAnswer:
-    return StatusAnswer(fleet="f", node="n", pid=1, config="/c", processes=views)
-
-
 def test_parts_that_failed_are_told_with_the_end_of_their_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,7 +61,7 @@ def test_parts_that_failed_are_told_with_the_end_of_their_logs(
     log.write_text("".join(f"line {number}\n" for number in range(30)))
     failed = ProcessView(name="engine-1", kind="engine", state="failed", why="no room", log=str(log))
     begun, said = start(tmp_path)
-    assert begun.until_ready(lambda: status(failed)) == 3
+    assert begun.until_ready(lambda: [failed]) == 3
     err = capsys.readouterr().err
     assert "engine-1 failed: no room" in err
     assert "| line 29" in err
@@ -77,7 +73,7 @@ def test_parts_that_failed_are_told_with_the_end_of_their_logs(
 
 def test_a_start_that_is_given_up_meanwhile_is_no_success(tmp_path: Path) -> None:
     begun, _ = start(tmp_path)
-    assert begun.until_ready(lambda: status(READY), alive=lambda: False) == 3
+    assert begun.until_ready(lambda: [READY], alive=lambda: False) == 3
 
 
 def test_readiness_is_an_answer_through_the_router(
@@ -91,7 +87,7 @@ def test_readiness_is_an_answer_through_the_router(
 
     monkeypatch.setattr(up, "first_answer", answer)
     begun, said = start(tmp_path)
-    assert begun.until_ready(lambda: status(READY)) == 0
+    assert begun.until_ready(lambda: [READY]) == 0
     assert asked == [begun.launch.router_url]
     assert said[-2:] == ["said about it", f"the fleet is ready at {begun.launch.router_url}"]
     assert "curl" in capsys.readouterr().out
@@ -106,7 +102,7 @@ def test_a_router_without_engines_that_it_could_ask_ends_the_wait_with_its_words
     monkeypatch.setattr(up, "first_answer", refuse)
     begun, _ = start(tmp_path)
     with pytest.raises(SuperviseError, match="HTTP 503"):
-        begun.until_ready(lambda: status(READY))
+        begun.until_ready(lambda: [READY])
 
 
 def test_how_long_starts_took_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +110,7 @@ def test_how_long_starts_took_is_remembered(tmp_path: Path, monkeypatch: pytest.
     begun, said = start(tmp_path)
     begun.launch.folder.root.mkdir(parents=True)
     states = iter(["starting", "ready"])
-    begun.until_ready(lambda: status(ProcessView(name="engine-1", kind="engine", state=next(states), pid=7)))
+    begun.until_ready(lambda: [ProcessView(name="engine-1", kind="engine", state=next(states), pid=7)])
     assert json.loads(begun.launch.folder.starts.read_text()).keys() == {"engine-1"}
     assert any(told.startswith("engine-1 is ready after") for told in said)
 

@@ -234,3 +234,27 @@ def test_a_supervisor_that_cannot_write_what_runs_goes_on(tmp_path: Path, caplog
     wait_until(supervisor.tick, "everything ended")
     supervisor.close()
     assert caplog.text.count("another supervisor would not find what runs") == 1
+
+
+def test_a_look_that_fails_is_not_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(tmp_path)
+    supervisor = node.make()
+    looks = iter([True])
+    sound = supervisor.tick
+
+    def tick() -> bool:
+        if next(looks, False):
+            raise RuntimeError("unforeseen")
+        return sound()
+
+    monkeypatch.setattr(supervisor, "tick", tick)
+    supervisor.open()
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    node.all_ready()
+    node.client.down()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert "a look at the parts failed" in caplog.text
