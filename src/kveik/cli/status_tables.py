@@ -67,8 +67,10 @@ def _heading(status: FleetStatus, router: str) -> Text:
     name = f"fleet {status.fleet}" if status.fleet else "fleet"
     line = Text(f"{plain_text(name)} at {router}: ", "bold")
     line.append(f"{totals.ready} of {totals.engines} engines ready, {totals.in_flight} requests in flight, ")
-    line.append(f"{measured.requests_s:g} requests/s, first token {seconds_text(measured.ttft_p50_s)} (p50) ")
-    line.append(f"{seconds_text(measured.ttft_p95_s)} (p95), {measured.output_tokens_s:g} tokens/s")
+    line.append(
+        f"{figure_text(measured.requests_s)} requests/s, first token {seconds_text(measured.ttft_p50_s)} (p50) "
+    )
+    line.append(f"{seconds_text(measured.ttft_p95_s)} (p95), {figure_text(measured.output_tokens_s)} tokens/s")
     return line
 
 
@@ -166,6 +168,11 @@ def seconds_text(value: float | None) -> str:
     return f"{value * 1000:.3g} ms" if value < 0.9995 else f"{value:.3g} s"
 
 
+def figure_text(value: float) -> str:
+    """A figure for people: three digits that count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def share_text(value: float | None) -> str:
     """A share for people: ``37.5 %``."""
     return NONE if value is None else f"{round(value * 100, 1):g} %"
@@ -220,7 +227,7 @@ _FIGURE_COLUMNS: tuple[Column, ...] = (
     ("external\nhits", _reported("external_hit_share", share_text)),
     ("first token\np50", lambda engine: Text(seconds_text(engine.measured.ttft_p50_s))),
     ("first token\np95", lambda engine: Text(seconds_text(engine.measured.ttft_p95_s))),
-    ("output\ntokens/s", lambda engine: Text(f"{_output_tokens_s(engine):g}")),
-    ("requests/s", lambda engine: Text(f"{engine.measured.requests_s:g}")),
+    ("output\ntokens/s", lambda engine: Text(figure_text(_output_tokens_s(engine)))),
+    ("requests/s", lambda engine: Text(figure_text(engine.measured.requests_s))),
     ("failed\nlast min", lambda engine: Text(str(engine.measured.errors))),
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kveik.breaker import CLOSED
-from kveik.fleet.report import SICK_CONDITIONS, EngineReport, PartReport
+from kveik.fleet.report import SICK_CONDITIONS, EngineReport, EventReport, PartReport
 from kveik.fleet.status import (
     EngineStatus,
     EventLine,
@@ -268,8 +268,11 @@ def merged_events(own: Iterable[EventLine], heard: Iterable[Heard]) -> tuple[Eve
     events = [*own]
     for node in heard:
         events += [
-            EventLine(at_s=event.at_s, source=node.report.node, text=f"{event.part}: {event.told}")
-            for event in node.report.events
+            EventLine(at_s=event.at_s, source=node.report.node, text=_told(event)) for event in node.report.events
         ]
     events.sort(key=lambda event: event.at_s)
     return tuple(events[-EVENTS_SHOWN:])
+
+
+def _told(event: EventReport) -> str:
+    return event.told if event.told.startswith(event.part) else f"{event.part}: {event.told}"

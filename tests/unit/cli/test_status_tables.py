@@ -6,7 +6,15 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from kveik.cli.status_tables import EVENTS_SHOWN, WIDE, fleet_tables, seconds_text, share_text, supervisor_tables
+from kveik.cli.status_tables import (
+    EVENTS_SHOWN,
+    WIDE,
+    figure_text,
+    fleet_tables,
+    seconds_text,
+    share_text,
+    supervisor_tables,
+)
 from kveik.fleet.report import EngineReport, PartReport, TierReport
 from kveik.fleet.status import EngineStatus, EventLine, FleetStatus, History, Measured, NodeStatus, RouterStatus, Totals
 from kveik.supervise.messages import ProcessView, StatusAnswer
@@ -170,6 +178,11 @@ def test_a_fleet_of_nothing_can_be_shown() -> None:
 )
 def test_times_have_their_unit(value: float | None, text: str) -> None:
     assert seconds_text(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (5.58655, "5.59"), (99.96, "100"), (1234.5, "1,234")])
+def test_figures_have_the_digits_that_count(value: float, text: str) -> None:
+    assert figure_text(value) == text
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.0, "0 %"), (0.1234, "12.3 %"), (1.0, "100 %")])

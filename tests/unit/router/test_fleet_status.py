@@ -247,6 +247,8 @@ def test_events_of_router_and_nodes_come_by_time_and_the_newest_stay() -> None:
     assert [(event.source, event.text) for event in merged_events(own, [node])] == [
         ("n0", "e1: hung"), ("router", "out"), ("n0", "e1: ready")
     ]  # fmt: skip
+    named = heard(events=(EventReport(at_s=4.0, part="e1", told="e1 gets requests"),))
+    assert merged_events([], [named])[0].text == "e1 gets requests"
     many = [EventLine(at_s=float(n), source="router", text=str(n)) for n in range(EVENTS_SHOWN + 5)]
     assert merged_events(many, [])[0].text == "5"
 
