@@ -129,8 +129,11 @@ class _Judge:
 
     def _has_served(self) -> bool:
         counters = newest_counters(self._history)
-        answered = any(one.probed in (Probed.RIGHT, Probed.WRONG, Probed.UNFIT) for one in self._ended)
-        return answered or (counters is not None and counters.output_tokens > 0)
+        if any(one.probed in (Probed.RIGHT, Probed.WRONG, Probed.UNFIT) for one in self._ended):
+            return True
+        if self._ended and self._ended[-1].probed is Probed.REFUSED:
+            return False  # others were served since it listens, and our next probe will be
+        return counters is not None and counters.output_tokens > 0
 
     def _broken(self) -> _Reason | None:
         last = self._ended[-FAILURES_MAX:]

@@ -219,6 +219,16 @@ def test_an_engine_that_has_served_before_we_came_is_not_starting() -> None:
     assert engine.until(Condition.HUNG, 60) <= THREE_PERIODS_S
 
 
+def test_an_engine_that_served_another_before_our_probe_was_due_is_not_dead() -> None:
+    """While it loaded nobody listened; what made it ready may be somebody else's first request."""
+    engine = PaperEngine(answer=Probed.REFUSED, mute=True, processors=1.0)
+    assert engine.looks(30) == [Condition.STARTING]
+    engine.mute, engine._tokens, engine._sent_s = False, 1.0, None
+    assert engine.looks(LOOK_S) == [Condition.STARTING]
+    engine.answer = Probed.RIGHT
+    assert engine.looks(10)[-1] is Condition.READY
+
+
 def test_a_start_that_died_is_dead() -> None:
     engine = PaperEngine(answer=Probed.REFUSED, processors=1.0)
     engine.looks(30)
