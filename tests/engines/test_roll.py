@@ -146,11 +146,11 @@ def test_two_engines_get_another_configuration_under_load_and_no_request_notices
         began_s = time.monotonic()
         code = main(["roll", "--config", str(fleet.config)])
         took_s = time.monotonic() - began_s
+        told = capsys.readouterr().out
+        assert code == 0, told
         served = len(clients.tally.asked)
         wait_until(lambda: len(clients.tally.asked) >= served + CLIENTS, "they are served on", BOOT_S)
         tally = clients.stop()
-    told = capsys.readouterr().out
-    assert code == 0, told
     assert tally.failures == [], "0 failed, 0 cut"
     assert min(counts) >= 1
     assert set(fleet.pids().values()).isdisjoint(before.values()), "both were restarted"

@@ -240,6 +240,24 @@ def test_a_stream_beyond_the_limit_ends_with_an_error_and_never_as_if_it_were_co
     assert "error in the stream" in end
 
 
+def test_a_router_that_restarts_in_the_middle_of_a_roll_is_waited_for(fleet: Fleet) -> None:
+    starts: list[threading.Thread] = []
+
+    def restart_router(told: Told) -> None:
+        if told.engine == fleet.names[0] and told.stage in (Stage.DRAIN, Stage.RESTART) and told.state == "began":
+            fleet.router.kill()
+            starts.append(threading.Thread(target=fleet.router.start))
+            starts[-1].start()
+
+    fleet.meanwhile = restart_router
+    outcome = fleet.roll(asked=fleet.names[:2])
+    for start in starts:
+        start.join(30)
+    assert len(starts) == 2
+    assert outcome.rolled == tuple(fleet.names[:2]), outcome.advice
+    wait_until(lambda: len(fleet.taking()) == 3, "all serve again", 30)
+
+
 def test_nothing_is_taken_out_where_too_few_would_be_left(fleet: Fleet) -> None:
     fleet.routers.hold(fleet.names[2], "isolate", "hung")
     wait_until(lambda: len(fleet.taking()) == 2, "one is out")

@@ -9,12 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from kveik.clock import Deadline
 from kveik.engine.client import EngineClient, EngineStatusError
 from kveik.engine.client import warm_up as first_answer
-from kveik.errors import EngineError, FleetError, KveikError, RollError
+from kveik.errors import (
+    AdmissionError,
+    EngineError,
+    FleetError,
+    KveikError,
+    RefusedError,
+    RollError,
+    UnknownEngineError,
+)
 from kveik.launch.drain import POLL_S, Pooling, begin_drain, readmit, wait_drained, wait_ready
 from kveik.launch.keepers import Keeper
 from kveik.launch.pool import Pool, PooledEngine
@@ -32,8 +40,12 @@ from kveik.launch.roll_plan import (
 )
 from kveik.watchdog.warm_up import warm_up
 
+T = TypeVar("T")
+
+#: What a router says no with; asking again would not help.
+_ANSWERED = (UnknownEngineError, RefusedError, AdmissionError)
 #: An engine that does not answer a tiny request within this is not ready yet.
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +240,7 @@ class Roll:
         if held and not held.startswith(HOLD_WORD) and not named:
             raise RollError(f"it is held ({held}); readmit it, or name it if it shall be rolled all the same")
         deadline = Deadline.after(self._options.ready_s)
-        while why := why_not_out(engine.name, (pool := self._routers.look()), self._options.ready_min):
+        while why := why_not_out(engine.name, (pool := self._look()), self._options.ready_min):
             if self._interruption.pause(min(POLL_S, deadline.remaining_s)):
                 raise _InterruptedError
             if deadline.passed:
@@ -240,10 +252,12 @@ class Roll:
         with self._step(engine, Stage.HOLD):
             keeper.hold(engine, f"{HOLD_WORD}: it is being rolled")
         with self._step(engine, Stage.DRAIN) as note:
-            if engine.name not in self._routers.look():
+            if engine.name not in self._look():
                 note("it is not in the fleet")
                 return
-            begin_drain(self._routers, engine.name, f"{HOLD_WORD}: it is drained to be restarted")
+            self._patiently(
+                lambda: begin_drain(self._routers, engine.name, f"{HOLD_WORD}: it is drained to be restarted")
+            )
             drained = wait_drained(
                 self._routers,
                 engine.name,
@@ -279,8 +293,8 @@ class Roll:
 
     def _isolate(self, engine: Rolled) -> None:
         """An engine that has left the fleet by itself is isolated as soon as it is announced again."""
-        if engine.name in self._routers.look():
-            self._routers.hold(engine.name, "isolate", f"{HOLD_WORD}: it is being restarted")
+        if engine.name in self._look():
+            self._patiently(lambda: self._routers.hold(engine.name, "isolate", f"{HOLD_WORD}: it is being restarted"))
 
     def _wait_answer(self, engine: Rolled, keeper: Keeper) -> None:
         client = self._options.client(engine.url)
@@ -303,7 +317,7 @@ class Roll:
         with self._step(engine, Stage.VERIFY) as note:
             self._isolate(engine)
             now = _version(self._options.client(engine.url), engine.settings)
-            others = _alike(engine.name, self._routers.look())
+            others = _alike(engine.name, self._look())
             versions = {name: _version(self._options.client(other.url)) for name, other in others.items()}
             was = Version(settings="" if changed else now.settings)
             found = news(was, now, versions)
@@ -332,18 +346,21 @@ class Roll:
             if warmed.trouble:
                 raise RollError(warmed.trouble)
         with self._step(engine, Stage.READMIT):
-            self._readmit(engine)
+            self._patiently(lambda: readmit(self._routers, engine.name, f"{HOLD_WORD}: restarted"))
             keeper.release(engine)
             self._wait_ready(engine)
 
-    def _readmit(self, engine: Rolled) -> None:
+    def _look(self) -> Pool:
+        return self._patiently(self._routers.look)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Ask the routers, again while one does not answer: it may be busy or restart."""
         deadline = Deadline.after(self._options.ready_s)
         while True:
             try:
-                readmit(self._routers, engine.name, f"{HOLD_WORD}: restarted")
-                return
-            except FleetError:  # a router restarts
-                if deadline.passed:
+                return ask()
+            except FleetError as error:
+                if deadline.passed or isinstance(error, _ANSWERED):
                     raise
             time.sleep(POLL_S)
 
