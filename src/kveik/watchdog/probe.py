@@ -33,7 +33,7 @@ _OTHER_WAY = (400, 404, 405, 415, 422, 501)
 #: Nobody is there to be asked.
 _UNREACHABLE = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _TOKEN_ID = re.compile(r"token_id:(\d{1,18})")
-#: What Starlette's JSON encoder says when log probabilities are NaN; vLLM answers HTTP 500 with it.
+#: What Starlette's JSON encoder says when log probabilities are NaN; vLLM makes an HTTP error of it.
 _NOT_FINITE = "not JSON compliant"
 
 
@@ -142,7 +142,7 @@ class Prober:
             try:
                 return read_reply(client.post(way.path, {"model": self._model, **way.body, **priority}))
             except EngineStatusError as error:
-                if error.status not in _OTHER_WAY:
+                if error.status not in _OTHER_WAY or _NOT_FINITE in error.text:
                     raise
                 if priority and "priority" in error.text:
                     self._priority = False
@@ -157,7 +157,7 @@ def _outcome_of(error: EngineError, patience_s: float) -> ProbeResult:
     cause = error.__cause__
     if isinstance(error, EngineStatusError):
         if _NOT_FINITE in error.text:
-            return ProbeResult(Probed.WRONG, "log probabilities are not finite (HTTP 500 says so)")
+            return ProbeResult(Probed.WRONG, f"log probabilities are not finite (HTTP {error.status} says so)")
         unfit = 400 <= error.status < 500 and error.status not in (408, 429)
         return ProbeResult(Probed.UNFIT if unfit else Probed.FAILED, str(error))
     if isinstance(cause, TimeoutError):

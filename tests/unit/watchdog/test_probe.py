@@ -117,9 +117,11 @@ def test_an_answer_that_is_none_has_failed() -> None:
     assert probed(Script((whole_answer(b'{"object":"list"}'),))).probed is Probed.FAILED
 
 
-def test_numbers_that_json_does_not_know_are_a_wrong_answer() -> None:
-    wrong = probed(status(500, '{"error":{"message":"Out of range float values are not JSON compliant: nan"}}'))
+@pytest.mark.parametrize("code", [400, 500])
+def test_numbers_that_json_does_not_know_are_a_wrong_answer(code: int) -> None:
+    wrong = probed(status(code, '{"error":{"message":"Out of range float values are not JSON compliant: nan"}}'))
     assert wrong.probed is Probed.WRONG
+    assert f"HTTP {code} says so" in wrong.detail
 
 
 # -- which way an engine wants to be asked ---------------------------------------------------------
