@@ -1,6 +1,8 @@
 """Simulated engines under a real supervisor, a real router and the watchdog, for tests of healing."""
 
+import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import psutil
 
 from kveik.config_fleet import WatchdogSettings
 from kveik.engine.process import free_port
+from kveik.errors import FleetError
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
 from kveik.supervise.backoff import Pauses
@@ -88,6 +91,25 @@ class SupervisedNode:
         self._supervisor.down(0)
         self._thread.join(30)
         assert not self._thread.is_alive()
+
+    def as_new(self, router: FleetClient) -> Self:
+        """All engines run and are well, and neither router nor watchdog remembers anything of them."""
+        self.refuse.unlink(missing_ok=True)
+        for name in self.ports:
+            self.signal(signal.SIGCONT, name)
+            self.control.release(name)
+            self.control.start(name)
+        wait(lambda: all(self.view(name).state == "ready" for name in self.ports), "all engines run")
+        for name in self.ports:
+            self.fault(name, reset=True)
+            for forget in (lambda name=name: router.hold(name, "readmit", ""), lambda name=name: router.withdraw(name)):
+                with contextlib.suppress(FleetError):  # it is not there
+                    forget()
+        for file in self.folder.root.glob("events.jsonl*"):
+            file.unlink()
+        self.folder.watchdog.unlink(missing_ok=True)
+        shutil.rmtree(self.folder.evidence, ignore_errors=True)
+        return self
 
     def view(self, name: str = "engine-1") -> ProcessView:
         """One engine's process as the supervisor sees it."""

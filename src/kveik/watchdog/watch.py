@@ -56,6 +56,8 @@ _ACTS_MAX = 8
 _WORDS_PERIOD_S = 30.0
 _WORDS_DEADLINE_S = 5.0
 _METRICS_DEADLINE_S = 2.0
+#: So long a supervisor may take to say why a process is gone.
+_NOTICED_S = 2.0
 #: Lines of what was done, for evidence.
 _DONE_MAX = 20
 #: How the reason of an isolation begins that only a person ends.
@@ -229,7 +231,7 @@ class Watch:
             verdict=self.verdict,
             good_probes=_good_in_a_row([one.probed for one in ended if one.at_s >= self.healing.since_s]),
             answers_rightly=_rightly([one.probed for one in ended[-OF_ANSWERS:]]),
-            held=facts.busy or self.door.held_by_others(views),
+            held=facts.busy or self._supervisor_may_know(facts) or self.door.held_by_others(views),
             no_restart=self.patient.restarter.no_restart,
             starting=facts.starting or self._order_is_under_way(facts),
             given_up=facts.given_up,
@@ -237,6 +239,13 @@ class Watch:
             readmitted=self.door.readmitted,
             pid=facts.pid,
         )
+
+    def _supervisor_may_know(self, facts: Supervised) -> str:
+        """A process is gone that the supervisor had: whether it was ended on purpose, the next word says."""
+        newest = self.newest
+        gone = newest is not None and newest.processes is not None and bool(newest.processes.missing)
+        passing = facts.pid and gone and self._now_s - self.verdict.since_s < _NOTICED_S
+        return "its supervisor may have ended it" if passing else ""
 
     def _order_is_under_way(self, facts: Supervised) -> bool:
         """Whether what is seen may still be the engine as it was before its restart."""
