@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kveik.cli.fleet_access import DEFAULT_CONFIG, Say, sayer
+from kveik.config import AgentSettings, load
 from kveik.errors import ConfigError, KveikError
-from kveik.launch.up import Launch, running_status
+from kveik.launch.parts import arena_path
+from kveik.launch.place import Place
 from kveik.records import ignore
 from kveik.supervise.adopt import read_estate
 from kveik.supervise.messages import ProcessView, StatusAnswer
@@ -45,16 +47,16 @@ def run(args: argparse.Namespace) -> int:
     """End the node."""
     say = sayer(as_json=args.json)
     try:
-        launch = Launch.read(args.config, args.node, os.environ)
-        status = running_status(launch)
+        place = Place.find(args.config, args.node, os.environ)
+        status = place.status()
         if status is not None:
-            _order_down(launch, status, say, now=args.now)
-        elif read_estate(launch.folder.supervisor):
-            _end_what_was_left(launch, say, now=args.now)
+            _order_down(place, status, say, now=args.now)
+        elif read_estate(place.folder.supervisor):
+            _end_what_was_left(place, say, now=args.now)
         else:
-            say(f"nothing of node {launch.node} runs")
-        if args.forget and launch.forget_arena():
-            say("the memory of the shared cache is given back")
+            say(f"nothing of node {place.node} runs")
+        if args.forget:
+            _forget(place, say)
     except ConfigError as error:
         print(f"kveik down: {error}", file=sys.stderr)
         return 2
@@ -64,21 +66,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _order_down(launch: Launch, status: StatusAnswer, say: Say, *, now: bool) -> None:
-    say(launch.control.down(now=now).told)
+def _order_down(place: Place, status: StatusAnswer, say: Say, *, now: bool) -> None:
+    say(place.control.down(now=now).told)
     seen = {view.name: view.state for view in status.processes}
     while True:
-        later = running_status(launch)
+        later = place.status()
         if later is None:
             break
         _tell(later.processes, seen, say)
         time.sleep(_POLL_S)
-    say(f"all parts of node {launch.node} have ended")
+    say(f"all parts of node {place.node} have ended")
 
 
-def _end_what_was_left(launch: Launch, say: Say, *, now: bool) -> None:
+def _end_what_was_left(place: Place, say: Say, *, now: bool) -> None:
     say("no supervisor answers; ending what one left running")
-    supervisor = launch.nobody_wanted(ignore).open()
+    supervisor = place.make_supervisor(lambda *_: (), ignore, tethered=False).open()
     supervisor.down(0.0 if now else None)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
@@ -86,7 +88,15 @@ def _end_what_was_left(launch: Launch, say: Say, *, now: bool) -> None:
     while thread.is_alive():
         _tell(supervisor.views(), seen, say)
         thread.join(_POLL_S)
-    say(f"all parts of node {launch.node} have ended")
+    say(f"all parts of node {place.node} have ended")
+
+
+def _forget(place: Place, say: Say) -> None:
+    agent = load(AgentSettings, file=place.config, environ=os.environ)
+    arena = Path(arena_path(place.spec, agent))
+    if arena.exists():
+        arena.unlink()
+        say(f"the memory of the shared cache is given back: {arena}")
 
 
 def _tell(views: Sequence[ProcessView], seen: dict[str, str], say: Say) -> None:

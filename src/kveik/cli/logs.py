@@ -9,9 +9,8 @@ from pathlib import Path
 
 from kveik.cli.fleet_access import DEFAULT_CONFIG
 from kveik.errors import ConfigError
-from kveik.launch.fleet_spec import read_fleet
+from kveik.launch.place import Place
 from kveik.supervise.log_file import LogTail, last_lines
-from kveik.supervise.node_folder import node_folder
 
 HELP = "show the last lines of the parts' logs, and follow them"
 
@@ -45,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"kveik logs: --lines is {args.lines}, expected 0 or more", file=sys.stderr)
         return 2
     try:
-        spec = read_fleet(args.config, os.environ, {"node": args.node} if args.node else None)
-        folder = node_folder(spec.settings, spec.node.name).logs
+        folder = Place.find(args.config, args.node, os.environ).folder.logs
     except ConfigError as error:
         print(f"kveik logs: {error}", file=sys.stderr)
         return 2

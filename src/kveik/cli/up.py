@@ -17,7 +17,7 @@ from kveik.errors import ConfigError, KveikError
 from kveik.launch.printing import KINDS, printed_file
 from kveik.launch.progress import Outcome, StartProgress, outcome
 from kveik.launch.start_times import StartTimes
-from kveik.launch.up import Launch, check, detach, first_answer, running_status, this_machine, with_log_ends
+from kveik.launch.up import Launch, check, detach, first_answer, this_machine, with_log_ends
 from kveik.launch.welcome import example, has_chat_template, welcome
 from kveik.supervise.log_file import last_lines
 from kveik.supervise.messages import ProcessView, StatusAnswer
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         launch = Launch.read(args.config, args.node, os.environ)
         if args.supervise:
             return _supervise(launch)
-        status = running_status(launch)
+        status = launch.status()
         if not _is_clear(launch, status, force=args.force):
             return 3
         start = Start(launch, sayer(as_json=args.json), as_json=args.json, detached=args.detach or status is not None)

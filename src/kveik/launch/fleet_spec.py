@@ -143,6 +143,15 @@ def read_fleet(file: Path, environ: Mapping[str, str], given: Mapping[str, Any] 
     return FleetSpec(settings, nodes, engines, file)
 
 
+def read_nodes(file: Path, environ: Mapping[str, str], given: Mapping[str, Any] | None = None) -> FleetSpec:
+    """The fleet without its engines: enough to find a node, also where the rest of the file is not valid.
+
+    Raises :class:`ConfigError`.
+    """
+    settings = load(FleetSettings, file=file, environ=environ, given=given)
+    return FleetSpec(settings, _nodes(_tables(read_toml(file), "nodes", file), str(file)), (), file)
+
+
 def _tables(document: Mapping[str, Any], name: str, file: Path) -> Sequence[Any]:
     tables = document.get(name, [])
     if not isinstance(tables, list):

@@ -94,10 +94,10 @@ def agent_socket(tables: Tables, folder: NodeFolder) -> str:
     return tables.agent.socket or str(folder.agent_socket)
 
 
-def arena_path(spec: FleetSpec, tables: Tables) -> str:
+def arena_path(spec: FleetSpec, agent: AgentSettings) -> str:
     """The file of the node's arena: one for each fleet and node of each user."""
     name = f"kveik-{os.getuid()}-{_in_file_name(spec.settings.name)}-{_in_file_name(spec.node.name)}.arena"
-    return tables.agent.arena or f"{_SHARED_MEMORY}/{name}"
+    return agent.arena or f"{_SHARED_MEMORY}/{name}"
 
 
 class _Describer:
@@ -116,7 +116,7 @@ class _Describer:
         socket = agent_socket(self._tables, self._folder)
         return self._own(
             "agent",
-            ["--config", self._config, "--socket", socket, "--arena", arena_path(self._spec, self._tables)],
+            ["--config", self._config, "--socket", socket, "--arena", arena_path(self._spec, self._tables.agent)],
             Readiness("socket", socket),
             facts=_told(self._tables.agent),
             url=f"unix:{socket}",

@@ -112,7 +112,7 @@ def needs_of(
         pythons=_by_value({engine.name: engine.settings.python for engine in real}),
         connected_pythons={engine.settings.python for engine in real if engine.settings.shared_cache},
         engines={engine.name: (engine.settings.model, engine.settings.kv_cache_bytes) for engine in real},
-        arena=arena_path(spec, tables) if agent else "",
+        arena=arena_path(spec, tables.agent) if agent else "",
         arena_bytes=tables.agent.arena_bytes if agent else 0,
         sockets=_sockets(parts, folder, agent_socket(tables, folder)),
         folder=str(folder.root),

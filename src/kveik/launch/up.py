@@ -16,22 +16,18 @@ from kveik.engine.group import living_members_of
 from kveik.errors import EngineError, SuperviseError
 from kveik.launch.addresses import router_url, runs_router
 from kveik.launch.data_parallel import is_headless
-from kveik.launch.fleet_spec import FleetSpec, read_fleet
-from kveik.launch.ladder import why_it_failed
+from kveik.launch.fleet_spec import read_fleet
 from kveik.launch.machine import look as look_at_machine
-from kveik.launch.parts import Here, Tables, arena_path, describe_node, read_tables
+from kveik.launch.parts import Here, Tables, describe_node, read_tables
+from kveik.launch.place import Place
 from kveik.launch.preflight import Problem, needs_of, problems
 from kveik.launch.preflight_look import look
 from kveik.records import Listener
 from kveik.supervise.adopt import read_estate
-from kveik.supervise.backoff import Pauses
-from kveik.supervise.client import ControlClient
-from kveik.supervise.keeper import Surroundings
-from kveik.supervise.last_words import ending
 from kveik.supervise.messages import ProcessView, StatusAnswer
-from kveik.supervise.node_folder import NodeFolder, node_folder
+from kveik.supervise.node_folder import node_folder
 from kveik.supervise.part import Part
-from kveik.supervise.supervisor import Describe, NodeIdentity, Supervisor
+from kveik.supervise.supervisor import Supervisor
 
 #: How long a router may take to send a request to engines that are ready: they are announced and admitted meanwhile.
 ROUTE_S = 180.0
@@ -41,14 +37,11 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Place):
     """One node as a file describes it, on this machine."""
 
-    config: Path
-    spec: FleetSpec
     tables: Tables
     here: Here
-    folder: NodeFolder
     parts: tuple[Part, ...]
 
     @classmethod
@@ -58,12 +51,7 @@ class Launch:
         tables = read_tables(config, environ)
         here = here or this_machine(environ)
         folder = node_folder(spec.settings, spec.node.name, environ)
-        return cls(config.absolute(), spec, tables, here, folder, describe_node(spec, tables, here))
-
-    @property
-    def node(self) -> str:
-        """The node's name."""
-        return self.spec.node.name
+        return cls(config.absolute(), spec, folder, tables, here, describe_node(spec, tables, here))
 
     @property
     def router_url(self) -> str:
@@ -83,60 +71,20 @@ class Launch:
         engines = [engine for engine in self.spec.engines_of(self.node) if not is_headless(engine)]
         return Path(engines[0].settings.model) if engines else Path()
 
-    @property
-    def control(self) -> ControlClient:
-        """The node's supervisor."""
-        return ControlClient(str(self.folder.control_socket))
-
     def describe(self, config: Path, overrides: Mapping[str, Mapping[str, Any]]) -> Sequence[Part]:
         """The parts by another state of the file. Raises :class:`~kveik.errors.ConfigError`."""
         spec = read_fleet(config, self.here.environ, {"node": self.node}).with_settings(overrides)
         return describe_node(spec, read_tables(config, self.here.environ), self.here)
 
     def supervisor(self, listener: Listener, *, tethered: bool) -> Supervisor:
-        """A supervisor for this node, not open yet."""
-        return self._supervisor(self.describe, listener, tethered=tethered)
-
-    def nobody_wanted(self, listener: Listener) -> Supervisor:
-        """A supervisor that only ends what an earlier one left running."""
-        return self._supervisor(lambda *_: (), listener, tethered=False)
-
-    def forget_arena(self) -> bool:
-        """Remove the file of the node's arena, whose agent has ended; whether there was one."""
-        arena = Path(arena_path(self.spec, self.tables))
-        there = arena.exists()
-        arena.unlink(missing_ok=True)
-        return there
-
-    def _supervisor(self, describe: Describe, listener: Listener, *, tethered: bool) -> Supervisor:
-        fleet = self.spec.settings
-        identity = NodeIdentity(fleet.name, self.node, self.config, self.folder, fleet.log_bytes_max)
-        pauses = Pauses(fleet.restart_pause_s, fleet.restart_pause_max_s)
-        around = Surroundings(pauses, tethered=tethered, listener=listener, judge=_judge_start)
-        return Supervisor(identity, describe, around)
-
-
-def _judge_start(log: str, exit_code: int | None) -> tuple[bool, str]:
-    failure = why_it_failed(log, exit_code)
-    return failure.simpler_may_help, f"{ending(exit_code)}: {failure.reason}"
+        """A supervisor for these parts, not open yet."""
+        return self.make_supervisor(self.describe, listener, tethered=tethered)
 
 
 def this_machine(environ: Mapping[str, str]) -> Here:
     """What the descriptions of parts depend on."""
     machine = look_at_machine()
     return Here(device=machine.device, cores=machine.cores, environ=dict(environ))
-
-
-def running_status(launch: Launch) -> StatusAnswer | None:
-    """What the node's supervisor says; None if there is none. Raises :class:`SuperviseError` if it does not answer."""
-    if not launch.folder.control_socket.exists():
-        return None
-    try:
-        return launch.control.status()
-    except SuperviseError as error:
-        if isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError):
-            return None
-        raise
 
 
 def check(launch: Launch, status: StatusAnswer | None) -> tuple[Problem, ...]:
@@ -177,7 +125,7 @@ def detach(launch: Launch) -> int:
 
 def _listens(launch: Launch, pid: int) -> bool:
     try:
-        status = running_status(launch)
+        status = launch.status()
     except SuperviseError:
         return False
     return status is not None and status.pid == pid

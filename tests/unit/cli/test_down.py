@@ -24,6 +24,15 @@ def test_a_configuration_that_is_not_valid_is_wrong_use(tmp_path: Path, capsys: 
     assert "kveik down: cannot read" in capsys.readouterr().err
 
 
+def test_a_node_is_found_though_the_rest_of_the_file_is_not_valid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = SimFleet(tmp_path, tables="no_such_setting = 1")
+    assert main(["up", "--config", str(fleet.config)]) == 2
+    assert main(["down", "--config", str(fleet.config)]) == 0
+    assert "nothing of node local runs" in capsys.readouterr().out
+
+
 def test_a_state_that_is_not_understood_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet = SimFleet(tmp_path)
     folder = fleet.launch.folder
@@ -48,7 +57,7 @@ def supervisor(tmp_path: Path) -> Supervisor:
     """A supervisor of one small part at the place where the fleet's would be."""
     launch = SimFleet(tmp_path).launch
     part = a_part(tmp_path, name="router")
-    return launch._supervisor(lambda *_: [part], Changes(), tethered=False)
+    return launch.make_supervisor(lambda *_: [part], Changes(), tethered=False)
 
 
 @pytest.mark.parametrize("how", [[], ["--now"]])

@@ -214,7 +214,7 @@ def test_names_of_fleets_make_good_file_names(tmp_path: Path) -> None:
     file = tmp_path / "kveik.toml"
     file.write_text('[fleet]\nname = "a/b c"\n[engine]\nmodel = "/m"\n')
     spec, tables = read_fleet(file, {}), read_tables(file, {})
-    assert arena_path(spec, tables).endswith("-a_b_c-local.arena")
+    assert arena_path(spec, tables.agent).endswith("-a_b_c-local.arena")
     assert agent_socket(tables, NodeFolder(Path("/n"))) == "/n/agent.sock"
 
 

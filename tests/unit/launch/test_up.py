@@ -13,10 +13,9 @@ import pytest
 from kveik.engine.group import ProcessId, identity_of
 from kveik.errors import ConfigError, SuperviseError
 from kveik.launch.parts import Here
-from kveik.launch.up import Launch, check, detach, first_answer, running_status, with_log_ends
+from kveik.launch.up import Launch, check, detach, first_answer, with_log_ends
 from kveik.supervise.adopt import KeptRecord, write_estate
-from kveik.supervise.control import ControlServer
-from kveik.supervise.messages import Done, ProcessView, StatusAnswer
+from kveik.supervise.messages import ProcessView, StatusAnswer
 from tests.fleets import SimFleet
 
 HERE = Here(cores=(0, 1), environ=dict(os.environ))
@@ -45,27 +44,8 @@ def test_another_state_of_the_file_and_other_settings_make_other_parts(tmp_path:
         launch.describe(launch.config, {"engine-1": {"modle": 1}})
 
 
-def test_without_a_supervisor_there_is_no_status(tmp_path: Path) -> None:
-    launch = read(tmp_path)
-    assert running_status(launch) is None
-    server = ControlServer(str(launch.folder.control_socket), lambda order: answer(launch))
-    server.start()
-    assert running_status(launch) == answer(launch)
-    server.close()
-    assert running_status(launch) is None
-
-
 def answer(launch: Launch, *views: ProcessView) -> StatusAnswer:
     return StatusAnswer(fleet="f", node="local", pid=os.getpid(), config=str(launch.config), processes=views)
-
-
-def test_a_supervisor_that_does_not_answer_sensibly_is_an_error(tmp_path: Path) -> None:
-    launch = read(tmp_path)
-    server = ControlServer(str(launch.folder.control_socket), lambda order: Done(error="out of order"))
-    server.start()
-    with pytest.raises(SuperviseError, match="out of order"):
-        running_status(launch)
-    server.close()
 
 
 @pytest.fixture
@@ -175,10 +155,3 @@ def test_what_failed_is_told_with_the_end_of_its_log() -> None:
         "  | last line of engine-1.log",
         "  its whole log: /l/engine-1.log",
     ]
-
-
-def test_the_arena_is_removed_on_demand_alone(tmp_path: Path) -> None:
-    launch = read(tmp_path)
-    (tmp_path / "arena").touch()
-    assert launch.forget_arena()
-    assert not launch.forget_arena()
