@@ -30,6 +30,7 @@ BENCHMARKS = {
     "router-speed": ("router_speed", sys.executable, []),
     "router-failures": ("router_failures", sys.executable, []),
     "router-quality": ("router_quality", sys.executable, []),
+    "fleet-roll": ("fleet_roll", VLLM, []),
 }
 
 
