@@ -306,23 +306,16 @@ def type_token(browser: Browser, text: str) -> None:
     browser.key("Enter")
 
 
-def test_the_page_outlives_a_restart_of_its_router_and_says_so(
-    browser: Browser, tmp_path: Path, sim: SimProcess
-) -> None:
-    fleet = Fleet(tmp_path, sim)
-    with fleet.router:
-        fleet.ask(3)
-        wait_until(lambda: len(fleet.status()["history"]["rows"]) >= 2, "two samples are taken", 60)
-        shown(browser, fleet.url)
-        fleet.router.kill()
-        browser.wait_for("document.getElementById('live').dataset.is === 'away'")
-        assert re.match(
-            r"The router does not answer, last answer at \d\d:\d\d:\d\d: trying again", browser.text("#live")
-        )
-        assert "e1" in browser.text("#engines-table"), "what was known stays, pale"
-        assert browser.run("document.body.classList.contains('stale')")
-        fleet.router.start()
-        browser.wait_for(LIVE)
-        browser.wait_for("page.rows.length >= 1 && page.before.length >= 2")
-        assert not browser.run("document.body.classList.contains('stale')")
-        assert browser.complaints == []
+def test_the_page_outlives_a_restart_of_its_router_and_says_so(page: Browser, fleet: Fleet) -> None:
+    page.wait_for("page.rows.length >= 2")
+    fleet.router.kill()
+    page.wait_for("document.getElementById('live').dataset.is === 'away'")
+    assert re.match(r"The router does not answer, last answer at \d\d:\d\d:\d\d: trying again", page.text("#live"))
+    assert "e1" in page.text("#engines-table"), "what was known stays, pale"
+    assert page.run("document.body.classList.contains('stale')")
+    fleet.router.start()
+    page.wait_for(LIVE)
+    page.wait_for("page.rows.length >= 1 && page.before.length >= 2")
+    assert not page.run("document.body.classList.contains('stale')")
+    assert page.complaints == []
+    wait_until(lambda: bool(fleet.status()["well"]), "the engine is ready again", 60)

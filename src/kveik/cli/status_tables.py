@@ -22,6 +22,7 @@ NONE = "-"
 EVENTS_SHOWN = 8
 #: Columns of a terminal on which the table of engines is one.
 WIDE = 140
+_DAY_S = 20 * 3600.0
 
 Cell = Callable[[EngineStatus], Text]
 Column = tuple[str, Cell]
@@ -157,7 +158,7 @@ def _events(status: FleetStatus) -> Iterator[Table]:
     if status.events:
         table = _table("last events", "time", "from", "what")
         for event in status.events[-EVENTS_SHOWN:]:
-            table.add_row(_clock(event.at_s), _plain(event.source), _plain(event.text))
+            table.add_row(_clock(event.at_s, status.router.now_s), _plain(event.source), _plain(event.text))
         yield table
 
 
@@ -186,8 +187,11 @@ def _number(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 
-def _clock(at_s: float) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(at_s)) if at_s else NONE
+def _clock(at_s: float, now_s: float = 0.0) -> str:
+    """Local time, with the day where that is not today's; ``-`` for none."""
+    if not at_s:
+        return NONE
+    return time.strftime("%d %b %H:%M" if now_s - at_s > _DAY_S else "%H:%M:%S", time.localtime(at_s))
 
 
 def _plain(text: str) -> Text:

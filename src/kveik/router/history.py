@@ -1,6 +1,6 @@
 """What the router sees of its traffic: counts an engine, figures of the last minute, and ten minutes of samples.
 
-On a request's way this costs one append to a list; counting is done in the router's ticks. Times to the first token
+On a request's way this costs one append to a queue; counting is done in the router's ticks. Times to the first token
 are counted in buckets that grow by a fifth, so a percentile is right within that. All of it is pure and bounded:
 :data:`ROWS_MAX` rows, each written as JSON once, and as many engines as one router takes.
 """
@@ -22,6 +22,8 @@ SAMPLE_S, WINDOW_S = 3.0, 15.0
 MEASURED_S = 60.0
 ROWS_MAX = 200
 ENGINES_MAX = 256
+#: Requests that may end between two ticks, far more than a router manages; beyond that the oldest are not counted.
+FINISHED_MAX = 1 << 17
 
 #: Buckets of times to the first token: bounds from one millisecond to a quarter of an hour.
 _PER_DOUBLING = 4
@@ -119,7 +121,7 @@ class TrafficHistory:
     """Counts of one router, and samples of them. ``now_s`` is monotonic time."""
 
     def __init__(self, now_s: float) -> None:
-        self._finished: list[RequestRecord] = []
+        self._finished: deque[RequestRecord] = deque(maxlen=FINISHED_MAX)
         self._total = Tally()
         self._engines: dict[str, Tally] = {}
         looks = int(MEASURED_S / SAMPLE_S) + 1
@@ -139,8 +141,8 @@ class TrafficHistory:
 
     def count(self) -> None:
         """Count what has ended since the last time."""
-        finished = self._finished[:]
-        self._finished.clear()  # the list itself stays: its append is the listener
+        finished = list(self._finished)
+        self._finished.clear()  # the queue itself stays: its append is the listener
         for record in finished:
             self._total.count(record)
             if record.engine:

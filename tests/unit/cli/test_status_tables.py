@@ -108,6 +108,12 @@ def test_tiers_processes_and_events_are_shown() -> None:
     assert "engine-1: ready" in text
 
 
+def test_an_event_of_another_day_has_its_day() -> None:
+    router = msgspec.structs.replace(STATUS.router, now_s=1790000000.0 + 3 * 86400)
+    assert "21 Sep" in printed(fleet_tables(changed(router=router), "http://r"))
+    assert "21 Sep" not in printed(fleet_tables(STATUS, "http://r"))
+
+
 def test_only_the_last_events_are_shown() -> None:
     events = tuple(EventLine(at_s=1.0 + n, source="n0", text=f"event number {n}.") for n in range(30))
     text = printed(fleet_tables(changed(events=events), "http://r"))

@@ -35,6 +35,15 @@ class LineChart {
     this.draw();
   }
 
+  clear() {
+    this.leave();
+    this.rows = [];
+    this.legend.replaceChildren(this.heading);
+    this.plot.replaceChildren();
+    this.plot.removeAttribute("aria-label");
+    this.tip.replaceChildren();
+  }
+
   draw() {
     const { width, height } = this.plot.getBoundingClientRect();
     if (!width || !this.nowS) return;

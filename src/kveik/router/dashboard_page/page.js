@@ -137,7 +137,7 @@ function forgetData() {
     find(id).replaceChildren();
     find(id).shown = undefined;
   }
-  for (const chart of CHARTS) { chart.leave(); chart.show([], page.sampleS, Date.now() / 1000); }
+  for (const chart of CHARTS) chart.clear();
   document.title = "Kveik";
 }
 
