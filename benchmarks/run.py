@@ -27,6 +27,8 @@ BENCHMARKS = {
     "against-lmcache": ("against_lmcache", LMCACHE, []),
     "overhead": ("overhead", VLLM, []),
     "startup": ("startup", VLLM, []),
+    "fleet-start": ("fleet_start", VLLM, []),
+    "fleet-faults": ("fleet_faults", VLLM, []),
     "router-speed": ("router_speed", sys.executable, []),
     "router-failures": ("router_failures", sys.executable, []),
     "router-quality": ("router_quality", sys.executable, []),

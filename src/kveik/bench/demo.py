@@ -1,17 +1,18 @@
-"""The demonstration: two real engines, one shared cache, and what a prompt costs over each route."""
+"""The demonstration: two real engines behind one address, one shared cache, and what a prompt costs over each route."""
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kveik.bench.fleet import FleetPlan, RunningFleet
+from kveik.bench.service import Outage, Service
 from kveik.bench.workload import HIT_REPEATS, Measurement, Route, Row, cold_repeats, rows
 from kveik.engine.client import MAX_TOP_LOGPROBS, Completion, CompletionRequest
 from kveik.errors import VerifyError
 from kveik.verify.prompts import Prompt, build_prompt
 from kveik.verify.proof import Say, Subject
 from kveik.verify.settle import wait_counted, wait_saved
-from kveik.verify.testbed import Testbed, TestbedSpec
 
 SETTLE_S = 60.0
 #: Room for the longest prompt, its answer and the cold run of another one.
@@ -24,18 +25,18 @@ class DemoPlan:
 
     model: Path
     engine_python: str
-    agent_python: str
+    folder: Path
     lengths: Sequence[int]
     answer_tokens: int = 8
 
     @property
-    def testbed(self) -> TestbedSpec:
-        """The agent and engines for it."""
+    def fleet(self) -> FleetPlan:
+        """The agent, engines, router and watchdog for it."""
         longest = max(self.lengths) + self.answer_tokens
-        return TestbedSpec(
+        return FleetPlan(
             model=self.model,
             engine_python=self.engine_python,
-            agent_python=self.agent_python,
+            folder=self.folder,
             dtype="float32",
             max_model_tokens=longest + self.answer_tokens,
             # The connector holds at most half of the engine's blocks while it saves them.
@@ -44,44 +45,60 @@ class DemoPlan:
         )
 
 
-class Demo:
-    """One demonstration on two running engines; the first must be restartable.
+@dataclass(frozen=True, slots=True)
+class Demonstrated:
+    """What was measured: rows by prompt length, and what clients saw while an engine was killed."""
 
-    Each run has its own cache salt, so cold is cold. ``answer_tokens`` is the length of each answer.
+    rows: list[Row]
+    outage: Outage
+
+    @property
+    def fine(self) -> bool:
+        """Whether all answers were equal and no request failed."""
+        return all(row.equal for row in self.rows) and not self.outage.tally.failures and not self.outage.tally.wrong
+
+
+class Demo:
+    """One demonstration on two running engines.
+
+    Every prompt goes through the one address that clients know; what became of it is read from the
+    engines' own counters. Each run has its own cache salt, so cold is cold. ``answer_tokens`` is the
+    length of each answer.
     """
 
-    def __init__(self, first: Subject, second: Subject, answer_tokens: int, say: Say) -> None:
-        self._first, self._second = first, second
+    def __init__(self, service: Service, answer_tokens: int, say: Say) -> None:
+        self._service = service
+        self._first, self._second = service.first, service.second
         self._answer_tokens = answer_tokens
         self._say = say
         self._salt = f"kveik-demo-{secrets.token_hex(8)}"
+        self._front = service.first.client
 
-    def run(self, lengths: Sequence[int]) -> list[Row]:
+    def run(self, lengths: Sequence[int]) -> Demonstrated:
         """All lengths (tokens) over all routes. Raises EngineError or VerifyError when that is not possible."""
-        if self._first.restart is None:
-            raise VerifyError(f"{self._first.name} cannot be restarted")
         prompts = [self._prompts(length) for length in lengths]
-        for engine in (self._first, self._second):
-            self._warm_up(engine, min(512, max(lengths)))
+        self._turn_to(self._first, lengths)
         measurements = []
         for same_length in prompts:
             measurements += [self._cold(same_length), self._hits(Route.LOCAL, same_length[0], self._first)]
+        self._turn_to(self._second, lengths)
         for same_length in prompts:
             measurements.append(self._hits(Route.OTHER, same_length[0], self._second))
-        self._first.restart()
-        self._warm_up(self._first, min(512, max(lengths)))
+        outage = self._service.lose(self._first)
+        self._turn_to(self._first, lengths)
         for same_length in prompts:
             measurements.append(self._hits(Route.RESTART, same_length[0], self._first))
-        return rows(measurements)
+        return Demonstrated(rows(measurements), outage)
+
+    def _turn_to(self, engine: Subject, lengths: Sequence[int]) -> None:
+        """Have requests answered by this engine, whose first ones pay for things that no route is to blame for."""
+        self._front = self._service.through(engine)
+        prompt = build_prompt(engine.tokenize, "en", min(512, max(lengths)), 99)
+        for salt in (f"warm-up-{secrets.token_hex(4)}",) * 2:
+            self._ask(prompt, engine, salt)
 
     def _prompts(self, tokens: int) -> list[Prompt]:
         return [build_prompt(self._first.tokenize, "en", tokens, seed) for seed in range(cold_repeats(tokens))]
-
-    def _warm_up(self, engine: Subject, tokens: int) -> None:
-        """The first requests of a process pay for things that no route is to blame for."""
-        prompt = build_prompt(engine.tokenize, "en", tokens, 99)
-        for salt in (f"warm-up-{secrets.token_hex(4)}",) * 2:
-            self._ask(prompt, engine, salt)
 
     def _cold(self, prompts: Sequence[Prompt]) -> Measurement:
         tokens = prompts[0].tokens
@@ -122,7 +139,7 @@ class Demo:
 
     def _ask(self, prompt: Prompt, engine: Subject, salt: str) -> Completion:
         request = CompletionRequest(prompt.token_ids, self._answer_tokens, MAX_TOP_LOGPROBS, salt)
-        return engine.client.complete(request, engine.model)
+        return self._front.complete(request, engine.model)
 
     def _announce(self, measured: Measurement) -> None:
         spread = f"{min(measured.ttfts_s):.3f}..{max(measured.ttfts_s):.3f}"
@@ -133,10 +150,9 @@ class Demo:
         )
 
 
-def demonstrate(plan: DemoPlan, say: Say) -> list[Row]:
-    """Start everything, measure, stop everything. Raises as the parts do."""
-    with Testbed(plan.testbed, say) as testbed:
-        first, second = testbed.subjects()
-        measured = Demo(first, second, plan.answer_tokens, say).run(plan.lengths)
-        say("stopping the engines and the agent")
+def demonstrate(plan: DemoPlan, say: Say) -> Demonstrated:
+    """Start everything as ``kveik up`` does, measure, stop everything. Raises :class:`~kveik.errors.KveikError`."""
+    with RunningFleet(plan.fleet, say) as fleet:
+        measured = Demo(fleet.service(), plan.answer_tokens, say).run(plan.lengths)
+        say("stopping the fleet")
     return measured

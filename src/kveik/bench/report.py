@@ -7,10 +7,12 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from kveik.bench.demo import Demonstrated
 from kveik.bench.machine import Machine
+from kveik.bench.service import Outage
 from kveik.bench.workload import Route, Row
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 def table(rows: Sequence[Row]) -> Table:
@@ -51,8 +53,22 @@ def conclusion(rows: Sequence[Row]) -> str:
     )
 
 
-def document(rows: Sequence[Row], machine: Machine, model: str, date: datetime.datetime) -> dict[str, Any]:
+def survived(outage: Outage) -> str:
+    """What clients saw of the killed engine, in plain words."""
+    tally = outage.tally
+    told = f"{outage.engine} was killed with -9 under load and got requests again after {outage.back_s:.0f} s"
+    if not tally.failures and not tally.wrong:
+        asked = f"all {len(tally.asked)} requests of the clients were answered"
+        return f"{told}; {asked}, the slowest in {tally.slowest_s:.1f} s."
+    return (
+        f"{told}; BUT of {len(tally.asked)} requests {len(tally.failures)} FAILED and {len(tally.wrong)} were answered "
+        f"otherwise than before: {(tally.failures + tally.wrong)[0]}"
+    )
+
+
+def document(found: Demonstrated, machine: Machine, model: str, date: datetime.datetime) -> dict[str, Any]:
     """The JSON document. Times in seconds."""
+    rows, outage = found.rows, found.outage
     return {
         "schema": SCHEMA,
         "date": date.isoformat(timespec="seconds"),
@@ -60,6 +76,14 @@ def document(rows: Sequence[Row], machine: Machine, model: str, date: datetime.d
         "model": model,
         "dtype": "float32",
         "conclusion": conclusion(rows),
+        "outage": {
+            "engine": outage.engine,
+            "back_s": round(outage.back_s, 1),
+            "requests": len(outage.tally.asked),
+            "failed": len(outage.tally.failures),
+            "wrong": len(outage.tally.wrong),
+            "slowest_s": round(outage.tally.slowest_s, 3),
+        },
         "rows": [
             {
                 "prompt_tokens": row.tokens,

@@ -1,4 +1,4 @@
-"""``kveik demo``: two real engines share one cache; what that saves, and that answers stay equal."""
+"""``kveik demo``: a fleet of two real engines with one cache; what that saves, and that it survives a kill."""
 
 import argparse
 import datetime
@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from kveik.bench import report
-from kveik.bench.demo import DemoPlan, demonstrate
+from kveik.bench.demo import Demonstrated, DemoPlan, demonstrate
 from kveik.bench.machine import Machine, this_machine
-from kveik.bench.workload import DEMO_LENGTHS, Row
+from kveik.bench.workload import DEMO_LENGTHS
 from kveik.errors import KveikError
 
-HELP = "start two engines and an agent, measure cold runs and hits, and stop everything again"
+HELP = "start a fleet of two engines, measure cold runs and hits, kill an engine, and stop everything again"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Demonstrate: 0 when all answers are equal, 1 when not, 3 when it could not be carried out."""
+    """Demonstrate: 0 when all answers are equal and none failed, 1 when not, 3 when it could not be carried out."""
     started_s = time.monotonic()
 
     def say(text: str) -> None:
@@ -43,32 +43,33 @@ def run(args: argparse.Namespace) -> int:
     plan = DemoPlan(
         model=args.model.resolve(),
         engine_python=args.engine_python,
-        agent_python=sys.executable,
+        folder=(args.output / "fleet").resolve(),
         lengths=args.lengths,
     )
     try:
-        rows = demonstrate(plan, say)
+        found = demonstrate(plan, say)
     except KveikError as error:
         print(f"kveik demo: {error}", file=sys.stderr)
         return 3
-    files = _write(rows, args.output, machine, plan.model.name)
+    files = _write(found, args.output, machine, plan.model.name)
     say(f"written: {', '.join(map(str, files))}")
-    Console().print(report.table(rows))
-    print(report.conclusion(rows))
-    return 0 if all(row.equal for row in rows) else 1
+    Console().print(report.table(found.rows))
+    print(report.conclusion(found.rows))
+    print(report.survived(found.outage))
+    return 0 if found.fine else 1
 
 
-def _write(rows: list[Row], folder: Path, machine: Machine, model: str) -> list[Path]:
+def _write(found: Demonstrated, folder: Path, machine: Machine, model: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     date = datetime.datetime.now(datetime.UTC)
     results = folder / "ttft.json"
-    results.write_text(json.dumps(report.document(rows, machine, model, date), indent=1) + "\n", encoding="utf8")
+    results.write_text(json.dumps(report.document(found, machine, model, date), indent=1) + "\n", encoding="utf8")
     if importlib.util.find_spec("matplotlib") is None:
         print("no plot: matplotlib is not installed here", file=sys.stderr)
         return [results]
     from kveik.bench import plot
 
-    plot.draw(rows, folder / "ttft.png", machine, model, date)
+    plot.draw(found.rows, folder / "ttft.png", machine, model, date)
     return [results, folder / "ttft.png"]
 
 

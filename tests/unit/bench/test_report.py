@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kveik.bench.clients import Asked, Tally
+from kveik.bench.demo import Demonstrated
 from kveik.bench.machine import Machine, processor_name, this_machine
-from kveik.bench.report import conclusion, document, table
+from kveik.bench.report import conclusion, document, survived, table
+from kveik.bench.service import Outage
 from kveik.bench.workload import Measurement, Route, Row, rows
 from kveik.engine.client import Completion
 
 MACHINE = Machine("Example CPU", 2, 24.0, "Linux x86_64", 0.1)
+OUTAGE = Outage("engine-1", 31.2, Tally((Asked(0.0, 1.0), Asked(0.0, 2.5))))
 DATE = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
 
@@ -46,6 +50,19 @@ def test_a_difference_is_not_hidden_behind_speed() -> None:
     assert "NO" in out.getvalue()
 
 
+def test_what_clients_saw_of_the_killed_engine_is_told_with_its_figures() -> None:
+    assert survived(OUTAGE) == (
+        "engine-1 was killed with -9 under load and got requests again after 31 s; all 2 requests of the clients were "
+        "answered, the slowest in 2.5 s."
+    )
+
+
+@pytest.mark.parametrize("asked", [Asked(0.0, 1.0, failure="cut off"), Asked(0.0, 1.0, wrong="cut off")])
+def test_a_request_that_was_lost_or_answered_wrongly_is_not_hidden(asked: Asked) -> None:
+    assert "BUT of 1 requests" in (told := survived(Outage("engine-1", 31.2, Tally((asked,)))))
+    assert told.endswith("cut off")
+
+
 def test_the_table_has_one_row_a_length() -> None:
     out = io.StringIO()
     Console(file=out, width=140).print(table(example()))
@@ -54,7 +71,7 @@ def test_the_table_has_one_row_a_length() -> None:
 
 
 def test_the_document_names_machine_and_date_and_keeps_single_runs() -> None:
-    found = json.loads(json.dumps(document(example(), MACHINE, "small", DATE)))
+    found = json.loads(json.dumps(document(Demonstrated(example(), OUTAGE), MACHINE, "small", DATE)))
     assert found["date"] == "2026-01-02T03:04:05+00:00"
     assert found["machine"]["processor"] == "Example CPU"
     longest = found["rows"][-1]

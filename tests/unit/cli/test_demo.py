@@ -2,21 +2,19 @@
 
 import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kveik.bench.demo import Demo, DemoPlan
-from kveik.bench.workload import Row
+from kveik.bench.demo import Demo, Demonstrated, DemoPlan
 from kveik.cli import demo
 from kveik.cli.main import main
-from kveik.engine.client import EngineClient
 from kveik.errors import EngineStartError
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.engine import SimulatedEngine
-from kveik.verify.proof import Say, Subject
+from kveik.verify.proof import Say
+from tests.unit.bench.test_demo import Pair
 
 
 def test_without_a_model_it_says_which_file_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,17 +30,13 @@ def test_lengths_that_are_none_are_wrong_use(lengths: str, tmp_path: Path) -> No
     assert caught.value.code == 2
 
 
-def over_simulated_engines(behaviour: Behaviour) -> Callable[[DemoPlan, Say], list[Row]]:
+def over_simulated_engines(behaviour: Behaviour) -> Callable[[DemoPlan, Say], Demonstrated]:
     """The demonstration as it is, on two engines that need no model; the second one behaves like that."""
 
-    def demonstrate(plan: DemoPlan, say: Say) -> list[Row]:
+    def demonstrate(plan: DemoPlan, say: Say) -> Demonstrated:
         shared: set[bytes] = set()
         with SimulatedEngine(shared) as first, SimulatedEngine(shared, behaviour=behaviour) as second:
-            one, other = (
-                Subject(name, EngineClient(engine.url), "simulated", engine.restart)
-                for name, engine in (("engine-a", first), ("engine-b", second))
-            )
-            return Demo(one, other, plan.answer_tokens, say).run(plan.lengths)
+            return Demo(Pair(first, second), plan.answer_tokens, say).run(plan.lengths)
 
     return demonstrate
 
@@ -89,7 +83,7 @@ def test_an_engine_that_does_not_start_gives_three_and_its_reason(
 ) -> None:
     plans: list[DemoPlan] = []
 
-    def demonstrate(plan: DemoPlan, say: Say) -> list[Row]:
+    def demonstrate(plan: DemoPlan, say: Say) -> Demonstrated:
         plans.append(plan)
         raise EngineStartError("engine-a ended while starting")
 
@@ -97,5 +91,5 @@ def test_an_engine_that_does_not_start_gives_three_and_its_reason(
     assert main([*arguments, "--engine-python", "/venv/bin/python"]) == 3
     assert "kveik demo: engine-a ended while starting" in capsys.readouterr().err
     (plan,) = plans
-    assert (plan.lengths, plan.engine_python, plan.agent_python) == ((40, 100), "/venv/bin/python", sys.executable)
+    assert (plan.lengths, plan.engine_python, plan.folder.name) == ((40, 100), "/venv/bin/python", "fleet")
     assert not (tmp_path / "new").exists()
