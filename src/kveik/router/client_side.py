@@ -13,6 +13,7 @@ import httptools
 
 from kveik.router import http1
 from kveik.router.incoming import NOT_PASSED_ON, Incoming, RefusedRequestError
+from kveik.router.known_head import KnownHead, known_head
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class ClientConnection(asyncio.Protocol):
         "_handler",
         "_head_bytes",
         "_head_only",
+        "_known",
         "_parser",
         "_reading",
         "_refusal",
@@ -93,6 +95,7 @@ class ClientConnection(asyncio.Protocol):
         self._reading: Incoming | None = None
         self._head_bytes = 0
         self._waiting: deque[Incoming] = deque()
+        self._known: tuple[KnownHead, Incoming] | None = None
         self._answer: UnderWay | None = None
         self._head_only = False
         self._refusal: tuple[int, str] | None = None  # what ends the connection, after what came before it
@@ -114,6 +117,9 @@ class ClientConnection(asyncio.Protocol):
         """Bytes of requests."""
         if self._refusal is not None:
             return
+        between = self._reading is None and self._answer is None and not self._waiting
+        if between and self._known is not None and self._as_before(*self._known, data):
+            return
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
@@ -129,7 +135,27 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(431, f"the request's head is longer than {self._handler.limits.head_bytes} bytes")
                 return
         if self._waiting:
+            if between:
+                self._remember(data)
             self._go_on()
+
+    def _as_before(self, known: KnownHead, before: Incoming, data: bytes) -> bool:
+        """Begin a request whose head is that of the one before, without parsing it again; False if it is another."""
+        parts = known.split(data, self._handler.limits.body_bytes)
+        if parts is None:
+            return False
+        self._since_s = self._time()
+        self._begin(before.with_body(parts[1]))
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        """Keep the head of the request that came, if it was one, wholly, and can come again in the same words."""
+        request, self._known = self._waiting[0], None
+        plain = request.keep_alive and request.length > 0 and not (request.upgrade or request.expects)
+        if plain and not (request.request_id or request.traceparent or self._reading) and len(self._waiting) == 1:
+            known = known_head(data)
+            if known is not None:
+                self._known = known, request.with_body(b"")
 
     def _parse(self, data: bytes) -> None:
         try:

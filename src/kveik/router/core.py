@@ -148,8 +148,8 @@ class Router:
         now_s = self.loop.time()
         record = RequestRecord(
             request_id(request.request_id),
-            request.method.decode("ascii", "replace"),
-            request.target.decode("ascii", "replace"),
+            request.method_text,
+            request.target_text,
             request_bytes=request.body_bytes,
             client=client.peer,
         )
@@ -195,7 +195,7 @@ class Router:
         )
         exchange.ticket = ticket
         self._exchanges.add(exchange)
-        if self._retry_budget < max(RETRY_RESERVE, len(self._exchanges)):
+        if self._retry_budget < RETRY_RESERVE or self._retry_budget < len(self._exchanges):
             self._retry_budget += self.settings.retry_share
         if ticket.waits:
             ticket.on_turn = lambda refusal: self._turn(exchange, refusal)
@@ -205,10 +205,9 @@ class Router:
 
     def _passed_on(self, request: Incoming) -> bytes:
         """The header lines that engines get."""
-        lines = b"".join(request.headers)
         if request.authorization and self.settings.pass_authorization:
-            lines += b"authorization: %s\r\n" % request.authorization
-        return lines
+            return request.passed_on + b"authorization: %s\r\n" % request.authorization
+        return request.passed_on
 
     def _not_allowed(
         self, ticket: Ticket, facts: RequestFacts, request: Incoming, body: bytes, now_s: float
@@ -247,16 +246,22 @@ class Router:
         self._supervised(exchange, self._prepare)
 
     def _prepare(self, exchange: Exchange) -> bool:
+        """Send a request to an engine, once its tokens are known where they are of use."""
         tokens = self.tokens
-        if tokens is None or tokens.prepare(
+        if tokens is not None and not tokens.prepare(
             exchange.target, exchange.body, exchange.facts, lambda: self._start(exchange)
         ):
-            self._start(exchange)
+            return True
+        if not (exchange.over or exchange.start()):  # supervised already
+            self._wait_for_engine(exchange)
         return True
 
     def _start(self, exchange: Exchange) -> None:
         if not self._has_started(exchange):
-            self._homeless.append((self.loop.time() + self.settings.engine_wait_s, exchange))
+            self._wait_for_engine(exchange)
+
+    def _wait_for_engine(self, exchange: Exchange) -> None:
+        self._homeless.append((self.loop.time() + self.settings.engine_wait_s, exchange))
 
     def _has_started(self, exchange: Exchange) -> bool:
         """Send a request to an engine; False if there is none now."""

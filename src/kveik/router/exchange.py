@@ -75,7 +75,7 @@ class Exchange:
         "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_router",
         "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens", "comment_after_s",
         "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s", "longer_than_tokens", "method",
-        "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent",
+        "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent", "wants_pieces",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +101,7 @@ class Exchange:
         self.last_byte_s = self.attempt_began_s = self._loop.time()
         self.started_s = perf_counter()  # uvloop's time moves once a millisecond: too coarse for what is measured
         self._relay = Relay(client, record, target.partition(b"?")[0])
+        self.wants_pieces = self._relay.wants_pieces  # of the body, without its framing
         self.engine: EngineView | None = None
         self.booked_tokens = -1  # on the engine of this attempt; negative: nothing is booked
         self.ticket: Ticket | None = None
@@ -120,11 +121,6 @@ class Exchange:
         where = self.engine.name if self.engine is not None else "no engine"
         state = "over" if self.over else "answering" if self._relay.begun else "waiting"
         return f"Exchange({self.record.request_id}, {state}, {where}, attempt {self.record.attempts})"
-
-    @property
-    def wants_pieces(self) -> bool:
-        """Whether the body is needed without its framing."""
-        return self._relay.wants_pieces
 
     # -- attempts -------------------------------------------------------------------------------
 
@@ -240,6 +236,15 @@ class Exchange:
 
     # -- the answer -----------------------------------------------------------------------------
 
+    def answer_whole(self, head: bytes, body: bytes) -> None:
+        """The engine's whole answer, of status 200; the client gets its head (without blank line) as it is."""
+        if self._relay.head_sent:  # the client waits for a stream
+            self.answer_began(200, head + b"\r\n\r\n", body, (), True)
+            return
+        self._first_byte()
+        self._relay.whole(head, body)
+        self._step(_COMPLETE, True)
+
     def answer_began(self, status: int, head: bytes, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """The engine's answer has begun."""
         self.last_byte_s = self._loop.time()
@@ -247,7 +252,7 @@ class Exchange:
         if self.method == b"HEAD" and self._connection is not None:
             self._connection.finish_without_body()
             complete = True
-        if self._relay.wants_pieces:
+        if self.wants_pieces:
             data = b"".join(pieces)
         if status >= 400:
             self._error = [head, data]
@@ -261,7 +266,7 @@ class Exchange:
     def answer_went_on(self, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """More of the engine's answer."""
         self.last_byte_s = self._loop.time()
-        if self._relay.wants_pieces:
+        if self.wants_pieces:
             data = b"".join(pieces)
         if self._status >= 400:
             self._error.append(data)
@@ -270,7 +275,7 @@ class Exchange:
             return
         if self.record.first_byte_s < 0:
             self._first_byte()
-        step = self._relay.went_on(data, complete=complete)
+        step = self._relay.went_on(data, complete)
         if step is not _MORE:
             self._step(step, complete)
 

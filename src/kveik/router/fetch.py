@@ -23,6 +23,10 @@ class _Answer:
         self._pieces: list[bytes] = []
         self._size = 0
 
+    def answer_whole(self, head: bytes, body: bytes) -> None:
+        """All of it is there, of status 200."""
+        self.answer_began(200, head, body, (body,), True)
+
     def answer_began(self, status: int, head: bytes, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """The head is there."""
         self._status = status

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 
+import msgspec
+from msgspec.structs import replace
+
 from kveik.router import http1
 
 
@@ -13,33 +16,34 @@ class RefusedRequestError(Exception):
         self.status = status
 
 
-class Incoming:
-    """One request as it is being read. ``headers`` are the lines that are passed on to an engine."""
+class Incoming(msgspec.Struct, eq=False, gc=False):
+    """One request as it is being read. ``headers`` are the lines that are passed on to an engine.
 
-    __slots__ = (
-        "_of_this_hop", "_parts", "api_key", "authorization", "body_bytes", "chunked", "expects", "head_bytes",
-        "headers", "host", "http10", "keep_alive", "length", "method", "request_id", "target", "traceparent", "upgrade",
-    )  # fmt: skip
+    ``method`` is empty while the head is being read; ``passed_on`` (its headers in one) and the texts of method and
+    target are there when it is complete.
+    """
 
-    def __init__(self) -> None:
-        self.method = b""  # empty while the head is being read
-        self.target = b""
-        self.headers: list[bytes] = []
-        self.head_bytes = 0
-        self.host = b""
-        self.authorization = b""
-        self.api_key = b""
-        self.request_id = b""
-        self.traceparent = b""
-        self.length = -1
-        self.chunked = False
-        self.upgrade = b""
-        self.expects = False
-        self.http10 = False
-        self.keep_alive = True
-        self.body_bytes = 0
-        self._parts: list[bytes] = []
-        self._of_this_hop: frozenset[bytes] = frozenset()
+    method: bytes = b""
+    target: bytes = b""
+    headers: list[bytes] = msgspec.field(default_factory=list)
+    head_bytes: int = 0
+    host: bytes = b""
+    authorization: bytes = b""
+    api_key: bytes = b""
+    request_id: bytes = b""
+    traceparent: bytes = b""
+    length: int = -1
+    chunked: bool = False
+    upgrade: bytes = b""
+    expects: bool = False
+    http10: bool = False
+    keep_alive: bool = True
+    body_bytes: int = 0
+    method_text: str = ""
+    target_text: str = ""
+    passed_on: bytes = b""
+    _parts: list[bytes] = msgspec.field(default_factory=list)
+    _of_this_hop: frozenset[bytes] = frozenset()
 
     def end_head(self, method: bytes, *, http10: bool, keep_alive: bool) -> None:
         """The head is complete."""
@@ -50,6 +54,13 @@ class Incoming:
             self.target = b"/" + path
         if self._of_this_hop:
             self.headers = [line for line in self.headers if line.partition(b":")[0].lower() not in self._of_this_hop]
+        self.passed_on = b"".join(self.headers)
+        self.method_text = method.decode("ascii", "replace")
+        self.target_text = self.target.decode("ascii", "replace")
+
+    def with_body(self, body: bytes) -> "Incoming":
+        """Another request with the same head."""
+        return replace(self, length=len(body), body_bytes=len(body), _parts=[body])
 
     def add_body(self, data: bytes) -> None:
         """A piece of the body."""

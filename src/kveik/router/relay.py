@@ -101,6 +101,20 @@ class Relay:
 
     # -- the engine's answer --------------------------------------------------------------------
 
+    def whole(self, head: bytes, body: bytes) -> None:
+        """A whole answer of status 200 with its length, if no head has been sent.
+
+        ``head`` is without the blank line, and nothing of it stays here.
+        """
+        client, record = self._client, self._record
+        close = b"" if client.keep_alive else b"connection: close\r\n"
+        data = b"%s\r\nx-request-id: %s\r\n%s\r\n%s" % (head, record.request_id.encode(), close, body)
+        self.begun = self.head_sent = True
+        self._status = 200
+        record.response_bytes += len(data)
+        client.write(data)
+        self._completed(body)
+
     def began(self, status: int, head: bytes, data: bytes, *, complete: bool) -> Step:
         """The head of a good answer, and what came of the body with it."""
         lower = head.lower()
@@ -113,7 +127,7 @@ class Relay:
             return Step.MISFIT
         self._holds = not framed or b"json" in lower
         self._take_head(head, lower)
-        return self.went_on(data, complete=complete)
+        return self.went_on(data, complete)
 
     def _take_head(self, head: bytes, lower: bytes) -> None:
         """Make the head that the client gets of the engine's."""
@@ -129,12 +143,18 @@ class Relay:
             self._client.keep_alive = False
         self._head = self._with_own_headers(head, lower)
 
-    def went_on(self, data: bytes, *, complete: bool) -> Step:
+    def went_on(self, data: bytes, complete: bool) -> Step:
         """More of the body."""
         watch = self._watch
         if watch is None and not self.begun and self._holds:
             return self._hold(data, complete)
         if not data and not complete:
+            return _MORE
+        if watch is not None and not complete and self.head_sent and not self._chunks_ours:  # most pieces of a stream
+            watch.saw(data)
+            self._record.response_bytes += len(data)
+            self.begun = True
+            self._client.write(data)
             return _MORE
         if watch is not None:
             if data:

@@ -14,20 +14,27 @@ import httptools
 
 from kveik.router import http1
 from kveik.router.blame import Failure
+from kveik.router.known_head import KnownHead, known_head
 
 logger = logging.getLogger(__name__)
 
 HEAD_MAX_BYTES = 64 << 10
 
 _NO_PIECES: Sequence[bytes] = ()
+#: What makes an answer's head need a closer look, and change it on its way.
+_NOT_PLAIN = (
+    b"\r\ntransfer-encoding:", b"text/event-stream", b"\r\nconnection:", b"\r\nkeep-alive:", b"\r\nx-request-id:",
+    b"\r\ntrailer:", b"\r\nupgrade:", b"\r\nproxy-", b"\r\nte:",
+)  # fmt: skip
 
 
 class Answered(Protocol):
-    """What a connection tells the exchange that it carries."""
+    """What a connection tells the exchange that it carries. ``wants_pieces``: it needs the body without its framing."""
 
-    @property
-    def wants_pieces(self) -> bool:
-        """Whether the body is needed without its framing."""
+    wants_pieces: bool
+
+    def answer_whole(self, head: bytes, body: bytes) -> None:
+        """A whole, plain answer of status 200: its head (without the blank line) goes on as it is; see `_plain`."""
 
     def answer_began(self, status: int, head: bytes, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """The answer's head is complete; ``data`` are the raw bytes of the body that came with it."""
@@ -80,21 +87,16 @@ class EngineConnection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer."""
+        """Bytes of the answer; none are its end."""
         exchange = self.exchange
         if exchange is None:  # nobody asked for them
             self.abort()
             return
-        self._supervised(exchange, self._feed, data)
-
-    def eof_received(self) -> None:
-        """The engine sends no more."""
-        if self.exchange is not None and self._until_end:
-            self._supervised(self.exchange, self._ended, b"")
-
-    def _supervised(self, exchange: Answered, work: Callable[[Answered, bytes], None], data: bytes) -> None:
         try:
-            work(exchange, data)
+            if not data:
+                self._ended(exchange)
+            elif self._head or not self._took_known(exchange, data):
+                self._feed(exchange, data)
         except Exception:
             # Supervision: a fault of the router's own must not pass for the engine's.
             logger.exception("an answer failed in the router")
@@ -102,7 +104,26 @@ class EngineConnection(asyncio.Protocol):
             self.abort()
             exchange.router_failed()
 
-    def _ended(self, exchange: Answered, _: bytes) -> None:
+    def _took_known(self, exchange: Answered, data: bytes) -> bool:
+        """Hand on a whole answer with the head of the one before, which need not be parsed; False if it is another."""
+        known = self._pool.known_head
+        if known is None or self._raw or self._early_heads or exchange.wants_pieces:
+            return False
+        parts = known.split(data, len(data))
+        if parts is None:
+            return False
+        self._keep = True
+        exchange.answer_whole(*parts)
+        if self.exchange is exchange:
+            self._done()
+        return True
+
+    def eof_received(self) -> None:
+        """The engine sends no more."""
+        if self.exchange is not None and self._until_end:
+            self.data_received(b"")
+
+    def _ended(self, exchange: Answered) -> None:
         exchange.answer_went_on(b"", _NO_PIECES, True)
         if self.exchange is exchange:
             self._done()
@@ -144,6 +165,8 @@ class EngineConnection(asyncio.Protocol):
         if not self._keep and not self._complete:
             head = raw[:end].lower()
             self._until_end = b"\r\ncontent-length:" not in head and b"\r\ntransfer-encoding:" not in head
+        if self._complete and self._keep and self._status == 200 and raw is data:
+            self._pool.known_head = _plain(data, end)
         exchange.answer_began(self._status, raw[:end], raw[end:], self._take_pieces(), self._complete)
 
     def _take_pieces(self) -> Sequence[bytes]:
@@ -275,6 +298,12 @@ class _PieceSink(_Sink):
         self.on_body = connection.piece
 
 
+def _plain(data: bytes, end: int) -> KnownHead | None:
+    """The head of a whole answer if it has a length, is no stream, and nothing of it is of its connection only."""
+    head = data[:end].lower()
+    return None if any(mark in head for mark in _NOT_PLAIN) else known_head(data)
+
+
 class EnginePool:
     """The connections to one engine. ``idle_max_s`` must be below the time after which the engine closes idle ones.
 
@@ -287,6 +316,7 @@ class EnginePool:
         self._idle_max_s = idle_max_s
         self._connect_s = connect_s
         self._retired = False
+        self.known_head: KnownHead | None = None  # of the last whole answer; a ``Date`` in it changes once a second
         self._idle: deque[EngineConnection] = deque()
         self._all: set[EngineConnection] = set()
         self._dials: set[asyncio.Task[None]] = set()

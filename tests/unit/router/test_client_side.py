@@ -410,3 +410,54 @@ def test_a_client_that_takes_nothing_of_its_answer_does_not_hold_an_engine_for_e
             await until(lambda: not made.router._clients, "its connection is gone")
 
     run(test)
+
+
+def test_requests_with_the_head_of_the_one_before_are_the_same_as_any_other() -> None:
+    async def test() -> None:
+        engine = ScriptedEngine(answer(OK))
+        async with rig(engine) as made:
+            client = await made.client()
+            bodies = [json.dumps({**CHAT, "user": "u" * size}).encode() for size in (1, 2, 200, 1)]
+            for body in bodies:
+                client.writer.write(request(body, HEAD + b"x-a: 1\r\n"))
+                assert (await client.receive()).status == 200
+        assert [seen.body for seen in engine.requests] == bodies
+        assert {seen.headers["x-a"] for seen in engine.requests} == {"1"}
+        assert len({seen.headers["x-request-id"] for seen in engine.requests}) == len(bodies)
+        assert [seen.headers["content-length"] for seen in engine.requests] == [str(len(body)) for body in bodies]
+
+    run(test)
+
+
+def test_a_head_of_which_one_byte_differs_is_another_head() -> None:
+    async def test() -> None:
+        engine = ScriptedEngine(answer(OK))
+        async with rig(engine) as made:
+            client = await made.client()
+            for value in (b"1", b"1", b"2", b"1"):
+                client.writer.write(request(head=HEAD + b"x-a: %s\r\n" % value))
+                assert (await client.receive()).status == 200
+            client.writer.write(request(head=HEAD + b"x-a: 1\r\n")[:-4])  # this one comes in two parts
+            await asyncio.sleep(0.02)
+            client.writer.write(request()[-4:] + request(head=HEAD + b"x-a: 3\r\n"))
+            assert (await client.receive()).status == 200
+            assert (await client.receive()).status == 200
+        assert [seen.headers["x-a"] for seen in engine.requests] == ["1", "1", "2", "1", "1", "3"]
+
+    run(test)
+
+
+def test_what_follows_a_known_head_is_still_refused_where_it_is_too_long_or_no_http() -> None:
+    async def test() -> None:
+        engine = ScriptedEngine(answer(OK))
+        async with rig(engine, body_bytes_max=2048) as made:
+            for bad, status in ((request(b"x" * 4000), 413), (b"nonsense\r\n\r\n", 400)):
+                client = await made.client()
+                for _ in range(2):
+                    client.writer.write(request())
+                    assert (await client.receive()).status == 200
+                client.writer.write(bad)
+                assert (await client.receive()).status == status
+                assert await client.closed()
+
+    run(test)

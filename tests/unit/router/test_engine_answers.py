@@ -442,3 +442,77 @@ class TestWhatIsTold:
 
         run(test)
         assert "secret" not in caplog.text
+
+
+class TestHeadsThatAreKnown:
+    """Whole answers that begin like the one before are not parsed; clients must not see a difference."""
+
+    def test_clients_get_each_answer_whole_with_headers_and_id_of_its_own(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\ndate: %d\r\ncontent-length: %d\r\nx-engine: a\r\n\r\n"
+        bodies = [OK, OK, b'{"usage":{"prompt_tokens":3,"completion_tokens":1}}', b"", OK]
+        dates = [1, 1, 1, 1, 2]
+        sent = iter([raw(head % (date, len(body)) + body) for date, body in zip(dates, bodies, strict=True)])
+
+        async def handle(request: Request, writer: asyncio.StreamWriter) -> None:
+            await next(sent)(request, writer)
+
+        async def test() -> None:
+            engine = ScriptedEngine(handle)
+            async with rig(engine) as made:
+                client = await made.client()
+                got = [await client.ask(head=f"x-request-id: id-{number}\r\n") for number in range(len(bodies))]
+                assert [response.body for response in got] == bodies
+                assert [response.headers["date"] for response in got] == [str(date) for date in dates]
+                assert [response.headers["x-engine"] for response in got] == ["a"] * len(bodies)
+                assert [response.headers["x-request-id"] for response in got] == [f"id-{n}" for n in range(len(bodies))]
+                assert [record.prompt_tokens for record in made.records] == [-1, -1, 3, -1, -1]
+                assert {record.outcome for record in made.records} == {"ok"}
+            assert engine.connections <= 2, "connections are kept"
+
+        run(test)
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            raw(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n" + OK[:5], OK[5:]),
+            raw(b"HTTP/1.1 200 OK\r\ncontent-le", b"ngth: 11\r\n\r\n" + OK),
+            raw(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\nconnection: keep-alive\r\n\r\n" + OK),
+            raw(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\nconnection: close\r\n\r\n" + OK, end="fin"),
+            raw(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\nx-request-id: other\r\n\r\n" + OK),
+            raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nb\r\n" + OK + b"\r\n0\r\n\r\n"),
+        ],
+        ids=["in two pieces", "head in two pieces", "connection", "close", "request id", "chunked"],
+    )
+    def test_what_comes_between_them_in_another_way_is_read_as_ever(self, other: Handler) -> None:
+        known = raw(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n" + OK)
+        sent = iter([known, known, other, known, known])
+
+        async def handle(request: Request, writer: asyncio.StreamWriter) -> None:
+            await next(sent)(request, writer)
+
+        async def test() -> None:
+            async with rig(ScriptedEngine(handle)) as made:
+                client = await made.client()
+                for _ in range(5):
+                    response = await client.ask()
+                    assert response.status == 200
+                    assert response.body == OK
+                    assert response.headers["x-request-id"] != "other"
+                    assert "connection" not in response.headers
+
+        run(test)
+
+    def test_an_answer_that_goes_on_after_its_end_is_never_passed_on_as_the_next_one(self) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n"
+        sent = iter([raw(head + OK), raw(head + OK), raw(head + OK + head + b'{"ok":evil}')])
+
+        async def handle(request: Request, writer: asyncio.StreamWriter) -> None:
+            await next(sent, answer(OK))(request, writer)
+
+        async def test() -> None:
+            async with rig(ScriptedEngine(handle)) as made:
+                client = await made.client()
+                for _ in range(4):
+                    assert b"evil" not in (await client.ask()).body
+
+        run(test)
