@@ -23,7 +23,7 @@ from kveik.router.keys_file import ApiKey
 from kveik.router.limits import KeyQueue, Place, Places, Standing, TokenBucket
 
 Header = tuple[bytes, bytes]
-_OUTSIDE = Standing.OUTSIDE
+_OUTSIDE, _WAITING = Standing.OUTSIDE, Standing.WAITING
 
 #: How often the keys file is looked at.
 KEYS_LOOK_S = 0.5
@@ -85,7 +85,7 @@ class Ticket(Place):
     @property
     def waits(self) -> bool:
         """Whether its turn has not come yet."""
-        return self.standing is Standing.WAITING
+        return self.standing is _WAITING
 
     @property
     def key_name(self) -> str:

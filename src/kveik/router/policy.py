@@ -181,7 +181,7 @@ def _soonest(candidates: Sequence[Candidate], prompt_tokens: int, held: int, cos
     for candidate in candidates:
         rate = candidate.prefill_tokens_s
         if not rate:
-            rate = unknown_rate = unknown_rate or rate_of(candidate, candidates, costs)
+            rate = unknown_rate = unknown_rate or _best_rate(candidates) or costs.prefill_tokens_s
         ready = candidate.cached_tokens
         cost_s = candidate.in_flight * in_flight_s
         if candidate.shared_tokens and load_rate > rate:
@@ -243,7 +243,11 @@ def rate_of(candidate: Candidate, candidates: Iterable[Candidate], costs: Costs)
     """Its rate; of an engine that has shown none yet the best of the others, so that it is tried."""
     if candidate.prefill_tokens_s > 0:
         return candidate.prefill_tokens_s
-    return max((other.prefill_tokens_s for other in candidates), default=0.0) or costs.prefill_tokens_s
+    return _best_rate(candidates) or costs.prefill_tokens_s
+
+
+def _best_rate(candidates: Iterable[Candidate]) -> float:
+    return max([candidate.prefill_tokens_s for candidate in candidates])
 
 
 def _holders(candidates: Sequence[Candidate], held: int) -> int:
