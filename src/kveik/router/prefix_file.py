@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
@@ -43,17 +44,24 @@ class SavedPrefixes(msgspec.Struct, frozen=True):
     entries: Entries
 
 
-def encoded(secret: int, engines: dict[int, str], pieces: Iterable[Entries], now_s: float) -> Iterator[bytes]:
-    """A file's content, piece by piece; ``now_s`` is the time of day."""
-    body: list[bytes] = []
-    digest = xxhash.xxh3_64()
+def write(file: BinaryIO, secret: int, engines: dict[int, str], pieces: Iterable[Entries], now_s: float) -> None:
+    """Write a file's content, one piece after the other, so that never more than one is in memory.
+
+    ``now_s`` is the time of day. What stands in the first line is known at the end: it goes into room left for it.
+    """
+
+    def header(digest: int) -> bytes:
+        return msgspec.json.encode(_Header(_FORMAT, secret, now_s, engines, digest))
+
+    room, digest = len(header((1 << 64) - 1)), xxhash.xxh3_64()
+    file.write(b" " * room + b"\n")
     for piece in pieces:
         table = np.empty(len(piece.keys), _ENTRY)
         table["key"], table["mask"], table["age_s"] = piece
-        body.append(table.tobytes())
-        digest.update(body[-1])
-    yield msgspec.json.encode(_Header(_FORMAT, secret, now_s, engines, digest.intdigest())) + b"\n"
-    yield from body
+        file.write(table.data)
+        digest.update(table.data)
+    file.seek(0)
+    file.write(header(digest.intdigest()).ljust(room))
 
 
 def decoded(raw: bytes, now_s: float) -> SavedPrefixes:
@@ -113,7 +121,7 @@ class PrefixKeeper:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 with open(descriptor, "wb") as file:
-                    file.writelines(encoded(self.secret, engines, _gently(self._index.pieces()), self._clock()))
+                    write(file, self.secret, engines, _gently(self._index.pieces()), self._clock())
                 beside.replace(self._path)
             except OSError as error:
                 logger.warning("cannot save the prefix index in %s: %s", self._path, error.strerror or error)

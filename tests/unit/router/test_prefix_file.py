@@ -1,7 +1,9 @@
 """A restart forgets nothing that still counts, and no file can harm a start."""
 
+import io
 import logging
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,8 @@ import pytest
 
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.router.engines import EngineView
-from kveik.router.prefix_file import PrefixKeeper
-from kveik.router.prefix_index import ApproximateIndex
+from kveik.router.prefix_file import PrefixKeeper, decoded, write
+from kveik.router.prefix_index import ApproximateIndex, Entries
 
 
 class Wall:
@@ -195,3 +197,22 @@ def test_a_folder_that_cannot_be_written_is_said_and_does_no_harm(
     with caplog.at_level(logging.WARNING):
         router.save(engine("a", 0))
     assert "cannot save the prefix index" in caplog.text
+
+
+def test_each_piece_is_written_before_the_next_is_made_so_that_memory_holds_one() -> None:
+    file, sizes = io.BytesIO(), [3, 0, 2]
+    sent = [Entries(np.arange(n, dtype=np.uint64), np.ones(n, np.uint64), np.zeros(n, np.float32)) for n in sizes]
+    seen: list[int] = []
+
+    def pieces() -> Iterator[Entries]:
+        for piece in sent:
+            seen.append(file.tell())
+            yield piece
+
+    write(file, 7, {0: "a"}, pieces(), now_s=100.0)
+    entry_bytes = 8 + 8 + 4
+    assert [after - seen[0] for after in seen] == [0, 3 * entry_bytes, 3 * entry_bytes]
+    saved = decoded(file.getvalue(), now_s=110.0)
+    assert (saved.secret, saved.engines) == (7, {0: "a"})
+    assert saved.entries.keys.tolist() == [0, 1, 2, 0, 1]
+    assert saved.entries.ages_s.tolist() == [10.0] * 5
