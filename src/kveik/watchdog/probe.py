@@ -33,7 +33,7 @@ _OTHER_WAY = (400, 404, 405, 415, 422, 501)
 #: Nobody is there to be asked.
 _UNREACHABLE = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH)
 _TOKEN_ID = re.compile(r"token_id:(\d{1,18})")
-#: What Starlette's JSON encoder says when log probabilities are NaN; vLLM makes an HTTP error of it.
+#: What Starlette's JSON encoder says when log probabilities are NaN; vLLM 0.32 answers HTTP 400 with it.
 _NOT_FINITE = "not JSON compliant"
 
 
