@@ -229,10 +229,10 @@ class EngineClient:
                 **({"Content-Type": "application/json"} if payload is not None else {}),
             }
             connection.request(method, self._parts.path + path, payload, headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                raise EngineStatusError(what, response.status, response.read(4096).decode("utf8", "replace"))
-            yield response
+            with connection.getresponse() as response:  # the connection does not close it where the engine ends it
+                if response.status != 200:
+                    raise EngineStatusError(what, response.status, response.read(4096).decode("utf8", "replace"))
+                yield response
         except TimeoutError as error:
             raise EngineError(f"{what}: no answer within {self._read_timeout_s:g} s") from error
         except (OSError, http.client.HTTPException, UnicodeError) as error:  # UnicodeError: a host name that is none

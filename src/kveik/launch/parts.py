@@ -55,7 +55,7 @@ class Here:
     device: str = "cpu"
     cores: tuple[int, ...] = ()
     python: str = sys.executable
-    environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ))
+    environ: Mapping[str, str] = dataclasses.field(default_factory=lambda: dict(os.environ), repr=False)
 
 
 def read_tables(file: Path, environ: Mapping[str, str]) -> Tables:

@@ -20,6 +20,8 @@ from kveik.supervise.part import Part
 KNOWN_VLLM = ("0.32",)
 #: Room in a path of a Unix socket (``sun_path``), without what is appended while it is being made.
 SOCKET_BYTES_MAX = 107 - len(".starting")
+#: The key that supervisor and watchdog show to engines.
+ENGINE_KEY_VARIABLE = "KVEIK_ENGINE_API_KEY"
 _GIB = 1 << 30
 
 
@@ -49,7 +51,8 @@ class Needs:
 
     ``engines``: those that compute here, by name, with model folder and KV bytes. ``arena``: its file and size, empty
     and 0 where the agent runs already or none is needed. ``sockets``: paths by what they are for.
-    ``connected_pythons``: those whose engines share the cache.
+    ``connected_pythons``: those whose engines share the cache. ``keyed``: engines that ask for an API key that nobody
+    told us.
     """
 
     ports: tuple[PortNeed, ...] = ()
@@ -64,6 +67,7 @@ class Needs:
     agent_socket: str = ""
     registry: str = ""
     several_nodes_without_registry: bool = False
+    keyed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +101,9 @@ class Found:
 
 
 def needs_of(
-    spec: FleetSpec, tables: Tables, folder: NodeFolder, parts: Sequence[Part], running: Collection[str] = ()
-) -> Needs:
+    spec: FleetSpec, tables: Tables, folder: NodeFolder, parts: Sequence[Part], running: Collection[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Needs:  # fmt: skip
     """What the parts need that do not run yet; ``running`` are the names of those that do."""
     starting = {part.name for part in parts} - set(running)
     node = spec.node.name
@@ -119,6 +124,7 @@ def needs_of(
         agent_socket=agent_socket(tables, folder) if agent else "",
         registry=tables.router.registry if has_router else "",
         several_nodes_without_registry=not has_router and not tables.watchdog.routers,
+        keyed=[engine.name for engine in engines if _asks_for_a_key(engine, environ or {})],
     )
 
 
@@ -128,6 +134,10 @@ def problems(needs: Needs, found: Found) -> tuple[Problem, ...]:
         *_about_places(needs, found),
         *_about_ports(needs, found),
         *(Problem(_names(needs.models[folder]), why) for folder, why in found.models.items()),
+        *(
+            Problem(name, f"it asks for an API key: set {ENGINE_KEY_VARIABLE}, or nobody here can ask it anything")
+            for name in needs.keyed
+        ),
         *_about_pythons(needs, found),
         *_about_memory(needs, found),
     ]
@@ -143,6 +153,12 @@ def _ports(spec: FleetSpec, tables: Tables, engines: Sequence[LaunchedEngine], *
     if router:
         needs.append(PortNeed("router", router_host(spec, spec.node.name, tables.router), tables.router.port))
     return needs
+
+
+def _asks_for_a_key(engine: LaunchedEngine, environ: Mapping[str, str]) -> bool:
+    """Whether an engine refuses who brings no key, and none was told us."""
+    given = any(word.partition("=")[0] == "--api-key" for word in engine.arguments)
+    return (given or "VLLM_API_KEY" in engine.environment) and not environ.get(ENGINE_KEY_VARIABLE)
 
 
 def _sockets(parts: Sequence[Part], folder: NodeFolder, agent: str) -> dict[str, str]:

@@ -90,7 +90,7 @@ def this_machine(environ: Mapping[str, str]) -> Here:
 def check(launch: Launch, status: StatusAnswer | None) -> tuple[Problem, ...]:
     """All that stands against starting what does not run yet."""
     present = _present(launch, status)
-    needs = needs_of(launch.spec, launch.tables, launch.folder, launch.parts, present.kept)
+    needs = needs_of(launch.spec, launch.tables, launch.folder, launch.parts, present.kept, launch.here.environ)
     found = look(needs, present.processes, launch.tables.router.registry_deadline_s)
     # Parts that are replaced give their memory back first.
     available = found.available_bytes + sum(map(_own_bytes, present.replaced))

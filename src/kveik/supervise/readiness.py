@@ -71,7 +71,8 @@ def _says_ok(url: str) -> bool:
     connection = http.client.HTTPConnection(parts.netloc, timeout=_HTTP_S)
     try:
         connection.request("GET", parts.path)
-        return connection.getresponse().status == HTTPStatus.OK
+        with connection.getresponse() as response:
+            return response.status == HTTPStatus.OK
     except (OSError, http.client.HTTPException):
         return False
     finally:

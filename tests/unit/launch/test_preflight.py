@@ -1,5 +1,6 @@
 """What would keep a node from starting, said all at once."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,12 +122,14 @@ def test_a_further_node_needs_to_know_routers() -> None:
     assert "only the first node has a router" in problem
 
 
-def needs_in(folder: Path, text: str, running: tuple[str, ...] = (), node: str = "") -> Needs:
+def needs_in(
+    folder: Path, text: str, running: tuple[str, ...] = (), node: str = "", environ: Mapping[str, str] | None = None
+) -> Needs:
     file = folder / "kveik.toml"
     file.write_text(text)
     spec, tables = read_fleet(file, {}, {"node": node} if node else None), read_tables(file, {})
     parts = describe_node(spec, tables, Here(environ={}))
-    return needs_of(spec, tables, node_folder(spec.settings, spec.node.name, {"HOME": "/h"}), parts, running)
+    return needs_of(spec, tables, node_folder(spec.settings, spec.node.name, {"HOME": "/h"}), parts, running, environ)
 
 
 TEXT = '[fleet]\nengines = 2\n[engine]\nmodel = "/m"\nkv_cache_bytes = 5\n[agent]\narena_bytes = 7\n'
@@ -156,6 +159,16 @@ def test_simulated_engines_need_ports_alone(tmp_path: Path) -> None:
     needs = needs_in(tmp_path, "[engine]\nsimulated = true\n")
     assert [need.part for need in needs.ports] == ["engine-1", "router"]
     assert (needs.models, needs.pythons, needs.engines) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("engine", ['arguments = "--api-key=secret"', 'environment = "VLLM_API_KEY=secret"'])
+def test_an_engine_with_a_key_must_be_one_that_we_have(tmp_path: Path, engine: str) -> None:
+    text = f"[engine]\nsimulated = true\n{engine}\n"
+    needs = needs_in(tmp_path, text)
+    (problem,) = told(needs, Found())
+    assert problem == "engine-1: it asks for an API key: set KVEIK_ENGINE_API_KEY, or nobody here can ask it anything"
+    assert "secret" not in problem
+    assert needs_in(tmp_path, text, environ={"KVEIK_ENGINE_API_KEY": "secret"}).keyed == []
 
 
 def test_a_node_without_a_router_has_no_port_of_one(tmp_path: Path) -> None:
