@@ -6,6 +6,7 @@ Devices and mounts of Ascend as in the guides for Atlas A2 and A3 (vllm-ascend 0
 from pathlib import PurePosixPath
 
 from kveik.launch.described import DescribedNode
+from kveik.launch.parts import DEVICES_VARIABLE
 from kveik.supervise.part import Part
 
 PYTHON = "python3"
@@ -40,8 +41,12 @@ def in_container(node: DescribedNode, command: list[str]) -> list[str]:
 
 
 def variables_of(part: Part) -> dict[str, str]:
-    """The environment variables of a part that have a value."""
-    return {name: value for name, value in part.environment.items() if value is not None}
+    """The environment variables of a part that have a value, without those that choose devices.
+
+    A container sees the devices that it was given and no others, counted from 0.
+    """
+    chosen = set(DEVICES_VARIABLE.values())
+    return {name: value for name, value in part.environment.items() if value is not None and name not in chosen}
 
 
 def mounts_of(node: DescribedNode, part: Part) -> list[Mount]:

@@ -13,7 +13,6 @@ from kveik.launch.described import LEAVE_S, MARGIN_S, DescribedNode, command_of,
 from kveik.launch.in_container import (
     CONFIG_FOLDER,
     PYTHON,
-    device_files,
     image_of,
     in_container,
     mounts_of,
@@ -85,7 +84,6 @@ def _container(node: DescribedNode, part: Part) -> dict[str, Any]:
     }
     if part.kind == "engine":
         container["resources"] = _resources(node, part)
-        container["securityContext"] = {"privileged": True} if node.device == "ascend" else {}
         container["lifecycle"] = {"preStop": {"exec": {"command": in_container(node, _drain(node, part))}}}
     if part.kind == "router":
         # Until it is out of the service's endpoints it goes on taking requests.
@@ -142,7 +140,7 @@ def _sidecar(node: DescribedNode, number: int, command: list[str]) -> dict[str, 
 
 
 def _resources(node: DescribedNode, part: Part) -> dict[str, Any]:
-    """Devices are given as limits; on CPU, cores and the memory that KV cache and server need at least."""
+    """Devices as limits, which the device plugin gives; on CPU, cores and the memory that is needed at least."""
     if resource := _RESOURCE.get(node.device):
         return {"limits": {resource: len(node.devices(part)) or 1}}
     requests: dict[str, Any] = {"memory": f"{math.ceil((node.kv_bytes(part) + 2 * _GIB) / (1 << 20))}Mi"}
@@ -156,9 +154,6 @@ def _volumes(node: DescribedNode, part: Part) -> list[dict[str, Any]]:
         {"name": _volume(node, number, outside), "hostPath": {"path": outside}}
         for number, (outside, _, _) in enumerate(mounts_of(node, part))
     ]
-    if part.kind == "engine" and node.device == "ascend":
-        volumes += [{"name": file.rpartition("/")[2].replace("_", "-"), "hostPath": {"path": file}}
-                    for file in device_files(node, part)]  # fmt: skip
     if part.kind == "watchdog":
         volumes.append({"name": "watchdog", "configMap": {"name": _name(node, "watchdog")}})
     return volumes
@@ -169,9 +164,6 @@ def _volume_mounts(node: DescribedNode, part: Part) -> list[dict[str, Any]]:
         {"name": _volume(node, number, outside), "mountPath": inside, **({"readOnly": True} if fixed else {})}
         for number, (outside, inside, fixed) in enumerate(mounts_of(node, part))
     ]
-    if part.kind == "engine" and node.device == "ascend":
-        mounts += [{"name": file.rpartition("/")[2].replace("_", "-"), "mountPath": file}
-                   for file in device_files(node, part)]  # fmt: skip
     if part.kind == "watchdog":
         mounts.append({"name": "watchdog", "mountPath": CONFIG_FOLDER, "readOnly": True})
     return mounts

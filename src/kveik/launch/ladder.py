@@ -26,8 +26,6 @@ _SIMPLER_GRAPHS = {
 }
 #: vLLM's own choice where nothing is said, on devices that have graphs.
 _DEFAULT_GRAPHS = "FULL_AND_PIECEWISE"
-#: How much of a log's end to give to :func:`why_it_failed`: the cause stands some hundred lines above the end.
-LOG_TAIL_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,9 @@ _REASON_MAX = 240
 
 
 def why_it_failed(log: str, exit_code: int | None = None) -> StartFailure:
-    """Judge the log of one start that ended before the engine was ever ready: :data:`LOG_TAIL_BYTES` of its end.
+    """Judge the log of one start that ended before the engine was ever ready.
+
+    The end of the log is enough, but not its last lines: the cause stands some hundred lines (60 KiB) above them.
 
     ``exit_code`` is that of the process, 128 + N or -N for signal N. What no mode repairs is looked for first. A
     failure that nothing explains may be the mode's: graph capture often dies without a word, and there are only a

@@ -222,7 +222,7 @@ def test_engines_get_what_they_compute_on(tmp_path: Path) -> None:
     ascend = pods(spec, "ascend")["local-b"]
     assert ascend["containers"][0]["resources"] == {"limits": {"huawei.com/Ascend910": 2}}
     paths = {volume["hostPath"]["path"] for volume in ascend["volumes"]}
-    assert {"/dev/davinci2", "/dev/davinci3", "/dev/davinci_manager", "/usr/local/dcmi", "/dev/shm"} <= paths
+    assert {"/usr/local/dcmi", "/dev/shm", "/models/small $HOME 100%"} <= paths
 
 
 def test_volumes_and_mounts_have_the_same_valid_names(tmp_path: Path) -> None:
@@ -288,9 +288,13 @@ def variables(container: Mapping[str, Any]) -> dict[str, str]:
     return {one["name"]: one["value"] for one in container["env"]}
 
 
-def test_variables_of_devices_and_hash_seeds_are_those_of_up(tmp_path: Path) -> None:
-    found = variables(pods(fleet(tmp_path), "cuda")["local-a"]["containers"][0])
-    assert (found["CUDA_VISIBLE_DEVICES"], found["PYTHONHASHSEED"]) == ("0,1", "0")
+def test_containers_count_their_devices_from_0_and_have_all_other_variables_of_up(tmp_path: Path) -> None:
+    spec = fleet(tmp_path)
+    assert "\nEnvironment=CUDA_VISIBLE_DEVICES=2,3\n" in text_of("systemd", spec, "cuda")
+    in_pod, in_service = variables(pods(spec, "cuda")["local-b"]["containers"][0]), services(spec, "cuda")["b"]
+    for found in (in_pod, in_service["environment"]):
+        assert "CUDA_VISIBLE_DEVICES" not in found
+        assert found["PYTHONHASHSEED"] == "0"
 
 
 def test_of_several_nodes_one_has_to_be_named_but_for_kubernetes(tmp_path: Path) -> None:
