@@ -65,7 +65,7 @@ class Fleet:
             for n, port in enumerate(self.ports, 1)
         )
         self.config.write_text(
-            f'[fleet]\nstate_folder = "{self.folder}"\nready_min = 1\ndrain_s = 120\n'
+            f'[fleet]\nstate_folder = "{self.folder}"\nready_min = 1\ndrain_s = 900\n'
             f'[engine]\npython = "{self.python}"\nmodel = "{self.model}"\ndtype = "float32"\nmode = "eager"\n'
             f"max_model_tokens = 2048\nkv_cache_bytes = {kv_cache_bytes}\nkv_events = false\n"
             f'[agent]\narena_bytes = {512 << 20}\narena = "{self.folder / "arena"}"\n'

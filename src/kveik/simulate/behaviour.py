@@ -18,6 +18,7 @@ class Behaviour:
     has_connector: bool = True
     reports_cached_tokens: bool = True
     dtype: str = "float32"
+    namespace: str = ""  # that the connector tells; it shapes no block keys
     wrong_after_shared_hit: bool = False  # another answer, while all counters look right
     rounding_after_hit: float = 0.0  # added to log probabilities after any hit, as bfloat16 does
     whole_prompt_hits: bool = False  # the shared cache serves a prompt to its end where that ends a block
@@ -62,6 +63,8 @@ class SimulatedConnector:
     def lines(self) -> dict[str, int]:
         """The connector's samples, by whole name."""
         names = {CONNECTOR_PREFIX + name: value for name, value in self.counters.items()}
+        if self._behaviour.namespace:
+            names[f'{CONNECTOR_PREFIX}namespace{{digest="{self._behaviour.namespace}"}}'] = 1
         return {**names, f"{CONNECTOR_PREFIX}attached": 1, f"{CONNECTOR_PREFIX}pinned_blocks": 0}
 
     def _count(self, loaded: int, new_blocks: int) -> None:

@@ -6,13 +6,14 @@ says of its own cached tokens is the evidence. Engines of one namespace share bl
     fleet computes and saves --> the new engine loads it      each is compared with the same engine's own
     the new engine computes and saves --> the fleet loads it  cold answer, or local hit where numbers are rounded
 
-Engines of different namespaces must share nothing. Then the new one is proved alone, as ``kveik verify`` does.
+Engines of different namespaces must share nothing. Then the new one is proved alone: its own cache is emptied, by a
+request or by one more restart, and it must find its blocks in the shared one. Probes of a watchdog disturb nothing.
 """
 
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kveik.engine.client import (
     MAX_TOP_LOGPROBS,
@@ -22,20 +23,18 @@ from kveik.engine.client import (
     EngineStatusError,
 )
 from kveik.errors import VerifyError
-from kveik.verify.legs import Leg
 from kveik.verify.parity import CEILING, ParityRule, distance, exact, float32_rule, rounded_rule
 from kveik.verify.prompts import LANGUAGES, Prompt, build_prompts
 from kveik.verify.proof import Say, Subject
-from kveik.verify.report import conclusion
-from kveik.verify.trial import EngineFacts, TrialOptions, prove, read_facts
+from kveik.verify.settle import wait_saved
+from kveik.verify.trial import EngineFacts, TrialOptions, read_facts
 
 ANSWER_TOKENS = 16
 #: Whole hit units of the prompts; half a unit follows.
 UNITS = (2, 5)
 #: Saves take a moment; each try waits longer, with blocks that nobody has seen.
 TRIES_S = (0.3, 1.0, 3.0, 8.0)
-#: Somebody's probe may fall into a proof that counts tokens.
-ALONE_TRIES = 3
+SAVED_S = 60.0
 SHOWN_COMPLAINTS = 4
 SEED = 7
 
@@ -78,15 +77,15 @@ def prove_rolled(
         return RolledProof(True, "it has no shared cache, so there are no hits to prove")
     facts = read_facts(new.client, TrialOptions())
     shares = other is not None and other.client.metrics().has_connector
-    if other is None or not shares:
-        return _alone(new, restart, facts, say)
     prompts = _prompts(new, facts)
+    if other is None or not shares:
+        return _alone(new, restart, prompts, facts, say)
     if other.client.metrics().namespace != snapshot.namespace:
         say(f"it shares no blocks with {other.name}: that is tried, and then it is proved alone")
         found = _crossing(new, other, prompts[0], tries_s)
-        return RolledProof(False, found) if found else _alone(new, restart, facts, say)
+        return RolledProof(False, found) if found else _alone(new, restart, prompts, facts, say)
     runs = [_both_ways(new, other, prompt, tries_s, say) for prompt in prompts]
-    return concluded(complaints(runs, facts.dtype), len(prompts), other.name)
+    return concluded(complaints(runs, facts.dtype), f"{len(prompts)} prompts hold both ways with {other.name}")
 
 
 def complaints(runs: Sequence[BothWays], dtype: str) -> list[str]:
@@ -96,28 +95,34 @@ def complaints(runs: Sequence[BothWays], dtype: str) -> list[str]:
         for run in runs
         if not (apart := distance(run.other.cold, run.new.cold).logprob) <= CEILING
     ]
-    sides = (
-        ("the new engine, with blocks of the fleet", [(run.prompt, run.new) for run in runs]),
-        ("the fleet's engine, with blocks of the new one", [(run.prompt, run.other) for run in runs]),
+    found += one_sided("the new engine, with blocks of the fleet", [(run.prompt, run.new) for run in runs], dtype)
+    found += one_sided(
+        "the fleet's engine, with blocks of the new one", [(run.prompt, run.other) for run in runs], dtype
     )
-    for side, answers in sides:
-        rule = _rule([answer for _, answer in answers], dtype)
-        for prompt, answer in answers:
-            if answer.cold.cached_tokens:
-                found.append(f"{side}: {prompt.name}: a prompt that is new reports {answer.cold.cached_tokens} hits")
-            elif not answer.shared.cached_tokens:
-                found.append(f"{side}: {prompt.name}: no hit, although both have the same namespace")
-            else:
-                reference = answer.cold if rule.reference == "cold" else answer.local
-                if complaint := rule.complaint(distance(reference, answer.shared)):
-                    found.append(f"{side}: {prompt.name}: {complaint}")
     return found
 
 
-def concluded(found: Sequence[str], prompts: int, other: str) -> RolledProof:
-    """The complaints in one sentence."""
+def one_sided(side: str, answers: Sequence[tuple[Prompt, Answers]], dtype: str) -> list[str]:
+    """What speaks against what one engine answered. Pure."""
+    found = []
+    rule = _rule([answer for _, answer in answers], dtype)
+    for prompt, answer in answers:
+        where = f"{side}: {prompt.name}"
+        if answer.cold.cached_tokens:
+            found.append(f"{where}: a prompt that is new reports {answer.cold.cached_tokens} hits")
+        elif not answer.shared.cached_tokens:
+            found.append(f"{where}: no hit, although the blocks are in its namespace")
+        else:
+            reference = answer.cold if rule.reference == "cold" else answer.local
+            if complaint := rule.complaint(distance(reference, answer.shared)):
+                found.append(f"{where}: {complaint}")
+    return found
+
+
+def concluded(found: Sequence[str], held: str) -> RolledProof:
+    """The complaints in one sentence; ``held`` is what there is to say without any."""
     if not found:
-        return RolledProof(True, f"{prompts} prompts hold both ways with {other}: hits give what cold runs give")
+        return RolledProof(True, f"{held}: hits give what cold runs give")
     more = f"; and {len(found) - SHOWN_COMPLAINTS} more" if len(found) > SHOWN_COMPLAINTS else ""
     return RolledProof(False, f"hits do NOT give what cold runs give: {'; '.join(found[:SHOWN_COMPLAINTS])}{more}")
 
@@ -156,7 +161,7 @@ def _handed_over(
 ) -> tuple[Completion, Completion, str]:
     """The writer's cold answer, the reader's from its blocks, and their salt; with the last try, hit or not."""
     for pause_s in tries_s:
-        salt = f"kveik-roll-{secrets.token_hex(8)}"
+        salt = _fresh_salt()
         cold = _ask(writer, prompt, salt)
         time.sleep(pause_s)
         shared = _ask(reader, prompt, salt)
@@ -185,28 +190,31 @@ def _ask(engine: Subject, prompt: Prompt, salt: str) -> Completion:
     return answer
 
 
-def _alone(new: Subject, restart: Callable[[], None], facts: EngineFacts, say: Say) -> RolledProof:
+def _alone(
+    new: Subject, restart: Callable[[], None], prompts: Sequence[Prompt], facts: EngineFacts, say: Say
+) -> RolledProof:
     """Cold, local, and from the shared cache after its own was emptied: by a request, or by one more restart."""
-    unused = Leg.RESTART if _resets(new.client) else Leg.RESET
-    unit = facts.unit_tokens
-    options = TrialOptions(
-        dtype=facts.dtype,
-        lengths=[units * unit + unit // 2 + 1 for units in UNITS],
-        skipped=(Leg.OTHER, unused),
-        read_back=bool(facts.read_back_every),
-        block_tokens=unit,
-    )
-    for left in reversed(range(ALONE_TRIES)):
-        try:
-            verdict = prove(Subject(new.name, new.client, new.model, restart), None, options, say).verdict
-            break
-        except VerifyError as error:
-            if not left:
-                raise
-            say(f"once more: {error}")
-    found = [text for leg in verdict.legs for text in leg.complaints]
-    told = "; ".join([conclusion(verdict), *found[:SHOWN_COMPLAINTS]])
-    return RolledProof(verdict.holds, told)
+    salt = _fresh_salt()
+    before = new.client.metrics()
+    say(f"{len(prompts)} prompts cold and from its own cache")
+    asked = []
+    for prompt in prompts:
+        cold = _ask(new, prompt, salt)
+        asked.append((prompt, Answers(cold, _ask(new, prompt, salt), cold)))
+    wait_saved(new.client, before, sum(prompt.tokens // facts.unit_tokens for prompt in prompts), SAVED_S)
+    if _resets(new.client):
+        new.client.reset_local_cache()
+    else:
+        say("one more restart, to empty its own cache")
+        restart()
+    say("the same from the shared cache")
+    answers = [(prompt, replace(answer, shared=_ask(new, prompt, salt))) for prompt, answer in asked]
+    found = one_sided("the new engine, from the shared cache", answers, facts.dtype)
+    return concluded(found, f"{len(prompts)} prompts hold alone, from the shared cache")
+
+
+def _fresh_salt() -> str:
+    return f"kveik-roll-{secrets.token_hex(8)}"
 
 
 def _resets(client: EngineClient) -> bool:
