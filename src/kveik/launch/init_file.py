@@ -74,7 +74,7 @@ def _launch_table(engine: EngineSizes, port: int) -> Iterator[str]:
 def _rest(sizes: Sizes) -> Iterator[str]:
     yield "# The cache that all engines of this machine share: shared memory, and a folder below it if you like."
     yield "[agent]"
-    yield _line("arena_bytes", _amount(sizes.arena_bytes), "in /dev/shm; blocks survive restarts of engines and agent")
+    yield _line("arena_bytes", _amount(sizes.arena_bytes), sizes.why.get("arena_bytes", ""))
     yield '# filesystem = "/var/lib/kveik/cache"      # a second tier that survives reboots; several nodes may share it'
     yield '# filesystem_bytes = "100 GiB"'
     yield ""

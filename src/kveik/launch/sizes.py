@@ -76,6 +76,7 @@ def _on_cpu(machine: Machine, model: ModelFacts | None, wanted: int) -> Sizes:
     kv_most = int(rest * _KV_SHARE) // count
     context, kv = _context(model, kv_most)
     why = {
+        "arena_bytes": _arena_why(machine, int(rest * _ARENA_SHARE)),
         "engines": _engines_why(machine, count),
         "kv_cache_bytes": _kv_why(model, kv),
         "max_model_tokens": _context_why(model, context),
@@ -100,6 +101,7 @@ def _on_devices(machine: Machine, model: ModelFacts | None, wanted: int) -> Size
     space = int(least * ranks * _DEVICE_SHARE) - DEVICE_BYTES * ranks - (model.weights_bytes if model else 0)
     context, _ = _context(model, space) if least else (model.context_tokens if model else 0, 0)
     why = {
+        "arena_bytes": _arena_why(machine, int(usable * _ARENA_SHARE * 2)),
         "engines": told,
         "kv_cache_bytes": "vLLM takes what weights and graphs leave of the devices' memory",
         "max_model_tokens": _context_why(model, context),
@@ -161,6 +163,12 @@ def _engines_why(machine: Machine, count: int) -> str:
     if count == len(machine.numa) > 1:
         return "one for each NUMA node, so that none computes on another node's memory"
     return "one that fails or restarts leaves another" if count > 1 else "more would take cores from each other"
+
+
+def _arena_why(machine: Machine, wanted: int) -> str:
+    if machine.shared_bytes < wanted:
+        return f"all that /dev/shm has room for ({_size(machine.shared_bytes)} free); containers: --shm-size"
+    return "in /dev/shm; blocks survive restarts of engines and agent"
 
 
 def _kv_why(model: ModelFacts | None, kv: int) -> str:

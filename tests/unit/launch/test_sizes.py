@@ -74,7 +74,10 @@ def test_a_model_without_room_for_any_prompt_is_refused() -> None:
 
 
 def test_small_shared_memory_bounds_the_arena() -> None:
-    assert fitting(on_cpu(shared_gib=0.0625), SMALL).arena_bytes <= 64 << 20
+    sizes = fitting(on_cpu(shared_gib=0.0625), SMALL)
+    assert sizes.arena_bytes <= 64 << 20
+    assert sizes.why["arena_bytes"] == "all that /dev/shm has room for (0.1 GiB free); containers: --shm-size"
+    assert "survive restarts" in fitting(on_cpu(), SMALL).why["arena_bytes"]
 
 
 def test_without_a_model_what_depends_on_it_is_left_to_vllm() -> None:
