@@ -138,6 +138,10 @@ class WatchdogSettings:
         "How long routers keep an engine without a word from the watchdog: a watchdog that dies loses none.",
         unit="s", minimum=1.0, maximum=WAIT_MAX_S,
     )  # fmt: skip
+    planned_restart_days: float = setting(
+        0.0, "An engine whose memory will be used up in fewer days is restarted by a roll; 0: only warn.", unit="days",
+        minimum=0.0,
+    )  # fmt: skip
     report_period_s: float = setting(
         2.0, "How often the routers are told how the node is.", unit="s", minimum=0.1, maximum=60.0
     )

@@ -175,6 +175,7 @@ class Source:
             lease_s=setup.settings.lease_s,
             start_s=load(EngineSettings, file=setup.config, environ=setup.environ).start_s,
             command_s=setup.settings.restart_command_s,
+            roll=_roll_command(setup),
             api_key=setup.api_key,
         )
         self._stamp = self._now()
@@ -216,6 +217,14 @@ class Source:
         if self._follower is None:
             return NoRestarter(f"engine {group} has ranks on several nodes, which needs router.registry = etcd://...")
         return GroupRestarter(self._follower, group)
+
+
+def _roll_command(setup: Setup) -> tuple[str, ...]:
+    """Rolls the engine whose name follows."""
+    if setup.config is None:
+        return ()
+    command = (sys.executable, "-m", "kveik.cli.main", "roll", "--anew", "--config", str(setup.config))
+    return (*command, "--node", setup.node) if setup.spec.settings.node else command
 
 
 def group_follower(setup: Setup, control: ControlClient) -> GroupFollower | None:

@@ -204,9 +204,10 @@ def _processes_text(processes: Sequence[psutil.Process]) -> str:
         try:
             with process.oneshot():
                 times, memory = process.cpu_times(), process.memory_info()
+                command = " ".join(process.cmdline()).strip()[:500]
                 lines.append(
                     f"{process.pid:<8} {process.ppid():<8} {process.status():<11} {process.num_threads():<8} "
-                    f"{times.user + times.system:<9.1f} {memory.rss >> 20:<13} {' '.join(process.cmdline())[:500]}"
+                    f"{times.user + times.system:<9.1f} {memory.rss >> 20:<13} {command}"
                 )
         except psutil.Error as error:
             lines.append(f"{process.pid:<8} {type(error).__name__}")

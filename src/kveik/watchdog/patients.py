@@ -59,12 +59,16 @@ class Census:
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """What the watchdog brings along for all: time limits, and the key that engines want."""
+    """What the watchdog brings along for all: time limits, and the key that engines want.
+
+    ``roll``: the command that rolls an engine of its own, whose name comes last; empty: there is none.
+    """
 
     control: ControlClient
     lease_s: float
     start_s: float
     command_s: float
+    roll: tuple[str, ...] = ()
     api_key: str = field(default="", repr=False)
 
 
@@ -105,7 +109,8 @@ def _own(words: EngineAnnouncement, census: Census, processes: Mapping[str, Proc
         restarter = ControlRestarter(care.control, (words.name, *census.ranks.get(words.name, ())))
     announced = msgspec.structs.replace(words, lease_s=care.lease_s)
     order_s = GROUP_ORDER_S if words.name in census.groups else 0.0
-    return Patient(words.name, words.url, restarter, announced, care.start_s, order_s, care.api_key)
+    roll = (*care.roll, words.name) if care.roll and words.name in processes else ()
+    return Patient(words.name, words.url, restarter, announced, care.start_s, order_s, roll, care.api_key)
 
 
 def _listed(listed: Listed, care: Care) -> Patient:
