@@ -100,22 +100,6 @@ def test_logs_are_shown_by_name_and_all_together(fleet: SimFleet) -> None:
     assert "no log of engine-9" in missing.stderr
 
 
-def test_down_ends_everything_in_order_and_leaves_only_the_arena(tmp_path: Path) -> None:
-    with SimFleet(tmp_path) as fleet:
-        fleet.up()
-        pids = [*fleet.pids().values(), fleet.status().pid]
-        done = fleet.run("down")
-        assert done.returncode == 0, done.stderr
-        assert "all parts of node local have ended" in done.stdout
-        stopped = [line.split()[3] for line in done.stdout.splitlines() if line.endswith("is stopped")]
-        assert stopped.index("watchdog") < stopped.index("router") < stopped.index("engine-1")
-        assert all(map(group_is_empty, pids))
-        assert (tmp_path / "arena").exists()
-        again = fleet.run("down", "--forget")
-        assert "nothing of node local runs" in again.stdout
-        assert not (tmp_path / "arena").exists()
-
-
 def test_down_ends_what_a_killed_supervisor_left(tmp_path: Path) -> None:
     with SimFleet(tmp_path, engines=1) as fleet:
         fleet.up()
@@ -167,15 +151,25 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
         assert all(map(group_is_empty, pids.values()))
 
 
-def test_a_node_in_the_foreground_ends_with_its_supervisor_and_starts_afresh(tmp_path: Path) -> None:
+def test_a_node_in_the_foreground_ends_with_its_supervisor_and_another_one_ends_in_order(tmp_path: Path) -> None:
     with SimFleet(tmp_path, engines=1) as fleet:
         process = start_in_foreground(fleet)
-        pids = fleet.pids()
+        before = fleet.pids()
         process.kill()
         process.wait()
-        wait_until(lambda: all(map(group_is_empty, pids.values())), "the tethers ended all", 60)
+        wait_until(lambda: all(map(group_is_empty, before.values())), "the tethers ended all", 60)
         fleet.up()
-        assert not set(pids.values()) & set(fleet.pids().values())
+        pids = [*fleet.pids().values(), fleet.status().pid]
+        assert not set(before.values()) & set(pids)
+        done = fleet.run("down")
+        assert done.returncode == 0, done.stderr
+        assert "all parts of node local have ended" in done.stdout
+        stopped = [line.split()[3] for line in done.stdout.splitlines() if line.endswith("is stopped")]
+        assert stopped.index("watchdog") < stopped.index("router") < stopped.index("engine-1")
+        assert all(map(group_is_empty, pids))
+        assert (tmp_path / "arena").exists()
+        assert "nothing of node local runs" in fleet.run("down", "--forget").stdout
+        assert not (tmp_path / "arena").exists()
 
 
 def test_an_engine_that_cannot_start_is_told_with_its_log_and_the_rest_goes_on(tmp_path: Path) -> None:
