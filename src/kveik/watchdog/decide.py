@@ -62,7 +62,7 @@ def judge(
     """
     if not history:
         return before
-    condition, why = _Judge(history, before, settings, start_s).verdict()
+    condition, why = _Judge(tuple(history), before, settings, start_s).verdict()
     since_s = before.since_s if condition is before.condition else history[-1].at_s
     return Verdict(condition, since_s, why)
 

@@ -1,6 +1,7 @@
 """How engines are judged: what moves, what waits, and how much patience that deserves."""
 
 import dataclasses
+from collections import deque
 
 import pytest
 from hypothesis import given as for_all
@@ -429,3 +430,8 @@ def test_dropping_what_is_older_than_the_history_changes_nothing() -> None:
         everything.append(engine.history[-1])
         assert judge(everything, before, SETTINGS) == verdict
     assert engine.verdict.condition is Condition.HUNG
+
+
+def test_a_history_may_be_kept_in_a_deque() -> None:
+    engine = ready_engine()
+    assert judge(deque(engine.history), engine.verdict, SETTINGS) == engine.verdict
