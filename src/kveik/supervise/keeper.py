@@ -16,6 +16,7 @@ from kveik.supervise.messages import ProcessView
 from kveik.supervise.part import Part
 from kveik.supervise.readiness import ReadinessWatch
 from kveik.supervise.states import Happening, State, after
+from kveik.telemetry.redaction import redacted
 
 NEVER_S = float("inf")
 
@@ -241,7 +242,7 @@ class Keeper:
             return "it waits for an order"
         if step is Step.NEXT_VARIANT:
             failed, following = (self.part.variants[n].mode for n in (life.variant, life.variant + 1))
-            degraded = life.degraded or f"mode {failed} did not start: {why}"
+            degraded = life.degraded or redacted(f"mode {failed} did not start: {why}")
             self._life = dataclasses.replace(
                 life, variant=life.variant + 1, next_start_s=self._now_s, degraded=degraded
             )
@@ -280,10 +281,10 @@ class Keeper:
 
     def _go(self, happening: Happening, why: str) -> None:
         before, self.state = self.state, after(self.state, happening)
-        self._why = why
+        self._why = redacted(why)  # it may be a line of a log, and is shown far from here
         if self.state is not before:
             self._since_s = self._around.clock.wall()
-            self._around.listener(StateRecord(self.part.name, before.value, self.state.value, why))
+            self._around.listener(StateRecord(self.part.name, before.value, self.state.value, self._why))
 
 
 @dataclass(frozen=True, slots=True)
