@@ -15,7 +15,8 @@ from kveik.engine.client import CompletionRequest, EngineClient
 from kveik.errors import EngineError
 from kveik.fleet.client import FleetClient
 from kveik.launch.pool import Routers
-from kveik.launch.roll import Interruption, Outcome, Proof, Question, Roll, RollOptions, Told
+from kveik.launch.roll import Roll
+from kveik.launch.roll_order import Interruption, Outcome, Proof, Question, RollOptions, Told
 from kveik.launch.roll_plan import Rolled, Stage, plan_roll
 from kveik.launch.roll_state import RollNotebook
 from tests.agents import wait_until

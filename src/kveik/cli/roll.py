@@ -14,7 +14,8 @@ from typing import Any
 from kveik.cli.fleet_access import Access, Say, add_access, kept_by, open_access, rolled_engines, sayer
 from kveik.errors import ConfigError, FleetError, KveikError, SuperviseError
 from kveik.launch.keepers import CommandKeeper, Keeper, SupervisedKeeper
-from kveik.launch.roll import Interruption, Outcome, Proof, Question, Roll, RollOptions, Told
+from kveik.launch.roll import Roll
+from kveik.launch.roll_order import Interruption, Outcome, Proof, Question, RollOptions, Told
 from kveik.launch.roll_plan import Rolled, RollPlan, Stage, in_words, plan_roll
 from kveik.launch.roll_state import RollNotebook
 from kveik.telemetry.events import EventLog
