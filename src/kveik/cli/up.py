@@ -65,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start or change the node."""
+    if not args.config.exists():
+        print(f"kveik up: there is no {args.config}: write one with `kveik init`, or name another", file=sys.stderr)
+        return 2
     try:
         if args.print:
             print(printed_file(args.print, args.config, args.node, this_machine(os.environ)))

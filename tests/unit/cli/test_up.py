@@ -23,7 +23,7 @@ def test_a_configuration_that_is_not_there_or_not_valid_is_wrong_use(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["up", "--config", str(tmp_path / "none.toml")]) == 2
-    assert "cannot read" in capsys.readouterr().err
+    assert "none.toml: write one with `kveik init`" in capsys.readouterr().err
     file = tmp_path / "kveik.toml"
     file.write_text("[router]\nprot = 8\n")
     assert main(["up", "--config", str(file)]) == 2
