@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kveik.launch.addresses import listening_host, router_host, runs_router
+from kveik.launch.addresses import kv_event_endpoints, listening_host, router_host, runs_router
 from kveik.launch.data_parallel import is_headless
 from kveik.launch.fleet_spec import FleetSpec, LaunchedEngine
 from kveik.launch.parts import Tables, agent_socket, arena_path
@@ -119,7 +119,7 @@ def needs_of(
         engines={engine.name: (engine.settings.model, engine.settings.kv_cache_bytes) for engine in real},
         arena=arena_path(spec, tables.agent) if agent else "",
         arena_bytes=tables.agent.arena_bytes if agent else 0,
-        sockets=_sockets(parts, folder, agent_socket(tables, folder)),
+        sockets=_sockets(spec, tables, folder, parts),
         folder=str(folder.root),
         agent_socket=agent_socket(tables, folder) if agent else "",
         registry=tables.router.registry if has_router else "",
@@ -161,10 +161,13 @@ def _asks_for_a_key(engine: LaunchedEngine, environ: Mapping[str, str]) -> bool:
     return (given or "VLLM_API_KEY" in engine.environment) and not environ.get(ENGINE_KEY_VARIABLE)
 
 
-def _sockets(parts: Sequence[Part], folder: NodeFolder, agent: str) -> dict[str, str]:
-    paths = {"fleet.state_folder": str(folder.control_socket)}
+def _sockets(spec: FleetSpec, tables: Tables, folder: NodeFolder, parts: Sequence[Part]) -> dict[str, str]:
+    """The longest path in the node's folder, and the agent's."""
+    endpoints = [kv_event_endpoints(engine, spec) for engine in spec.engines_of(spec.node.name)]
+    ours = [path.removeprefix("ipc://") for both in endpoints for path in both if path.startswith("ipc://")]
+    paths = {"fleet.state_folder": max([str(folder.control_socket), *ours], key=len)}
     if any(part.kind == "agent" for part in parts):
-        paths["agent.socket"] = agent
+        paths["agent.socket"] = agent_socket(tables, folder)
     return paths
 
 

@@ -148,6 +148,13 @@ def test_needs_are_those_of_all_parts(tmp_path: Path) -> None:
     assert needs.sockets["agent.socket"] == "/h/.local/state/kveik/kveik/local/agent.sock"
 
 
+def test_the_longest_path_of_a_socket_in_the_nodes_folder_counts(tmp_path: Path) -> None:
+    name = "e" * 90
+    needs = needs_in(tmp_path, f'[fleet]\nstate_folder = "/s"\n[engine]\nmodel = "/m"\n[[launch]]\nname = "{name}"\n')
+    assert needs.sockets["fleet.state_folder"] == f"/s/local/{name}.events"
+    assert "too long for a Unix socket" in told(needs, Found())[0]
+
+
 def test_what_runs_already_needs_nothing_more(tmp_path: Path) -> None:
     needs = needs_in(tmp_path, TEXT, running=("agent", "engine-1", "router"))
     assert [need.part for need in needs.ports] == ["engine-2"]
