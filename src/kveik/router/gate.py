@@ -132,7 +132,7 @@ class Gate:
 
     def enter(self, credentials: bytes | None, now_s: float) -> Ticket | Refused:
         """Decide on one request. A ticket that ``waits`` must get its ``on_turn`` before the loop goes on."""
-        state = self.identify(credentials, now_s)
+        state = self._anyone or self.identify(credentials, now_s)
         if isinstance(state, Refused):
             return state
         if state.requests is not None or state.tokens is not None:

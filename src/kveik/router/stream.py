@@ -33,18 +33,16 @@ class StreamWatch:
     else it is ``[DONE]``.
     """
 
-    __slots__ = ("_before", "_last", "_named_end", "_named_events", "total_bytes")
+    __slots__ = ("_before", "_last", "_named_end", "_named_events")
 
     def __init__(self, *, named_events: bool = False) -> None:
         self._named_events = named_events
         self._named_end = False
         self._before = b""
         self._last = b""
-        self.total_bytes = 0
 
     def saw(self, data: bytes) -> None:
         """One piece of the body, as it came from the socket."""
-        self.total_bytes += len(data)
         before = self._last
         if len(before) < _OVERLAP_BYTES:  # an end mark and what ends its chunk may come one by one
             before = (self._before + before)[-TAIL_BYTES:]
@@ -71,7 +69,8 @@ class StreamWatch:
     @property
     def between_events(self) -> bool:
         """Whether the bytes so far end with a whole event."""
-        return self.total_bytes == 0 or self.tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+        tail = self.tail
+        return not tail or tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
 
 
 def error_event(message: str, *, code: str, kind: str = "engine_error", after_partial: bool = False) -> bytes:

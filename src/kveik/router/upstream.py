@@ -181,7 +181,8 @@ class EngineConnection(asyncio.Protocol):
         # A request that is not wholly sent would be the beginning of the next one.
         if self._keep and transport is not None and not (transport.is_closing() or transport.get_write_buffer_size()):
             self.reused = True
-            self._reset()
+            if self._head:  # else the parser has seen nothing of this answer
+                self._reset()
             if self._paused:
                 self.resume_reading()
             self._pool.give_back(self)
