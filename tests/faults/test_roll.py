@@ -270,6 +270,21 @@ def test_nothing_is_taken_out_where_too_few_would_be_left(fleet: Fleet) -> None:
     assert f"{fleet.names[0]} is as it was before" in outcome.advice
 
 
+def test_an_engine_that_drains_is_put_back_if_another_one_is_lost_meanwhile(fleet: Fleet) -> None:
+    first, _, lost = fleet.names
+
+    def lose_one(told: Told) -> None:
+        if told.stage is Stage.DRAIN and told.state == "began":
+            fleet.routers.hold(lost, "isolate", "hung")
+
+    fleet.meanwhile = lose_one
+    outcome = fleet.roll(asked=[first])
+    assert (outcome.failed, outcome.stage) == (first, Stage.DRAIN)
+    assert f"{lost} is isolated (hung)" in outcome.advice[0]
+    assert (fleet.keeper.restarted, fleet.keeper.holds) == ([], {})
+    wait_until(lambda: first in fleet.taking(), "it serves again", 30)
+
+
 def test_an_engine_that_a_person_holds_is_left_alone_unless_it_is_named(fleet: Fleet) -> None:
     held = fleet.names[0]
     fleet.keeper.holds[held] = "drained by a person"

@@ -29,8 +29,8 @@ from kveik.supervise.node_folder import NodeFolder, node_folder
 from kveik.telemetry.events import EventLog
 
 DEFAULT_CONFIG = Path("kveik.toml")
-#: How long a router may take for one answer.
-ROUTER_S = 10.0
+#: How long a router may take for one answer, and a supervisor.
+ROUTER_S, SUPERVISOR_S = 10.0, 30.0
 #: How long an engine that is readmitted may take until it gets requests, unless another time is given.
 READY_S = 120.0
 
@@ -65,7 +65,7 @@ class Access:
         """The node's supervisor, if one answers."""
         if self.folder is None:
             return None
-        client = ControlClient(str(self.folder.control_socket))
+        client = ControlClient(str(self.folder.control_socket), deadline_s=SUPERVISOR_S)
         try:
             client.status()
         except SuperviseError:

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from kveik.errors import SuperviseError
+from kveik.errors import RollError
 from kveik.launch.roll_plan import Rolled
 from kveik.supervise.client import ControlClient
 from kveik.watchdog.restarters import CommandRestarter
@@ -27,7 +27,7 @@ class Keeper(Protocol):
         """End it in order, and start it as it is described now."""
 
     def serves(self, engine: Rolled) -> bool:
-        """Whether the new process is up, as far as the keeper knows. Raises if it has given up."""
+        """Whether the new process is up, as far as the keeper knows. Raises :class:`RollError` if it has given up."""
 
 
 class SupervisedKeeper:
@@ -64,11 +64,11 @@ class SupervisedKeeper:
             self._control.restart(part, why, config=self._config)
 
     def serves(self, engine: Rolled) -> bool:
-        """Whether its process is ready. Raises :class:`SuperviseError` when its supervisor has given it up."""
+        """Whether its process is ready. Raises :class:`RollError` when its supervisor has given it up."""
         view = self._control.view(engine.name)
         if view.state in ("failed", "stopped"):
             log = f"; its log is {view.log}" if view.log else ""
-            raise SuperviseError(f"{view.name} is {view.state}: {view.why or 'no reason is known'}{log}")
+            raise RollError(f"{view.name} is {view.state}: {view.why or 'no reason is known'}{log}")
         return view.state == "ready"
 
 

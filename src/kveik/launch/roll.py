@@ -20,12 +20,13 @@ from kveik.errors import (
     KveikError,
     RefusedError,
     RollError,
+    SuperviseError,
     UnknownEngineError,
 )
 from kveik.launch.drain import POLL_S, Pooling, begin_drain, readmit, wait_drained, wait_ready
 from kveik.launch.keepers import Keeper
 from kveik.launch.pool import Pool, PooledEngine
-from kveik.launch.roll_order import Interruption, Notebook, Outcome, Prove, Question, RollOptions, Told
+from kveik.launch.roll_order import ANSWER_S, Interruption, Notebook, Outcome, Prove, Question, RollOptions, Told
 from kveik.launch.roll_plan import (
     HOLD_WORD,
     Rolled,
@@ -36,6 +37,7 @@ from kveik.launch.roll_plan import (
     advice,
     needs_proof,
     news,
+    too_few_without,
     why_not_out,
 )
 from kveik.watchdog.warm_up import warm_up
@@ -125,7 +127,7 @@ class Roll:
         with self._step(engine, Stage.CHECK):
             found = self._check(engine, keeper, named=engine.name in plan.named)
         try:
-            self._take_out(engine, keeper)
+            self._take_out(engine, keeper, found)
         except (RollError, _InterruptedError):
             self._put_back(engine, keeper, found)
             raise
@@ -146,7 +148,7 @@ class Roll:
         own = pool.get(engine.name)
         return _Before(held, out=own is not None and own.out)
 
-    def _take_out(self, engine: Rolled, keeper: Keeper) -> None:
+    def _take_out(self, engine: Rolled, keeper: Keeper, found: _Before) -> None:
         with self._step(engine, Stage.HOLD):
             keeper.hold(engine, f"{HOLD_WORD}: it is being rolled")
         with self._step(engine, Stage.DRAIN) as note:
@@ -167,6 +169,9 @@ class Roll:
                 raise _InterruptedError
             if drained.left:
                 note(f"{drained.left} requests are left after {self._options.drain_s:g} s: they end with the engine")
+            too_few = too_few_without(engine.name, self._look(), self._options.ready_min)
+            if too_few and not found.out:  # one of the others was lost meanwhile
+                raise RollError(too_few)
 
     def _put_back(self, engine: Rolled, keeper: Keeper, found: _Before) -> None:
         """As it was: nothing has been done to its process."""
@@ -204,7 +209,7 @@ class Roll:
                     first_answer(client, client.model().name)
                     return
                 why = "its process is not ready"
-            except EngineError as error:
+            except (EngineError, SuperviseError) as error:
                 why = str(error)
             if deadline.passed:
                 raise RollError(f"no answer within {engine.start_s:g} s: {why}")
@@ -293,11 +298,21 @@ def _sleep(seconds: float) -> bool:
 
 def _version(client: EngineClient, settings: str = "") -> Version:
     """What an engine is now. Raises :class:`EngineError` for one that does not tell."""
-    try:
-        namespace = client.metrics().namespace
-    except EngineStatusError:  # no metrics
-        namespace = ""
-    return Version(client.version(), namespace, settings)
+    return Version(client.version(), _namespace(client), settings)
+
+
+def _namespace(client: EngineClient) -> str:
+    """The engine's KV namespace, which it tells some time after its first request; empty if it has none."""
+    deadline = Deadline.after(ANSWER_S)
+    while True:
+        try:
+            metrics = client.metrics()
+        except EngineStatusError:  # it has no metrics
+            return ""
+        if metrics.namespace or not metrics.has_connector or deadline.passed:
+            return metrics.namespace
+        first_answer(client, client.model().name)
+        time.sleep(POLL_S)
 
 
 def _alike(name: str, pool: Pool) -> dict[str, PooledEngine]:

@@ -132,8 +132,13 @@ def why_not_out(name: str, pool: Pool, ready_min: int) -> str:
     One that gets no requests anyway takes nothing from the pool.
     """
     own = pool.get(name)
+    return too_few_without(name, pool, ready_min) if own is not None and own.takes else ""
+
+
+def too_few_without(name: str, pool: Pool, ready_min: int) -> str:
+    """Why the others are too few, in words; empty if they are enough."""
     others = [engine for engine in pool.values() if engine.name != name and engine.takes]
-    if len(others) >= ready_min or own is None or not own.takes:
+    if len(others) >= ready_min:
         return ""
     away = [shown(engine) for engine in pool.values() if engine.name != name and not engine.takes]
     return (
@@ -149,7 +154,10 @@ def shown(engine: PooledEngine) -> str:
 
 
 def news(before: Version, after: Version, others: Mapping[str, Version]) -> tuple[str, ...]:
-    """In what an engine that was restarted differs from what it was or from the others, in words; empty: in nothing."""
+    """In what an engine that was restarted differs from what it was or from the others, in words; empty: in nothing.
+
+    What an engine does not tell is no difference.
+    """
     found = []
     if after.settings != before.settings:
         found.append("its configuration is another")
@@ -157,9 +165,9 @@ def news(before: Version, after: Version, others: Mapping[str, Version]) -> tupl
         value = getattr(after, field)
         known = {name: getattr(other, field) for name, other in others.items() if getattr(other, field)}
         differing = sorted(name for name, other in known.items() if other != value)
-        if differing:
+        if value and differing:
             shorter = value if field == "vllm" else value[:12]
-            found.append(f"its {word} is {shorter or 'unknown'}, other than at {', '.join(differing)}")
+            found.append(f"its {word} is {shorter}, other than at {', '.join(differing)}")
     return tuple(found)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kveik.errors import RestartError, SuperviseError
+from kveik.errors import RestartError, RollError
 from kveik.launch.keepers import CommandKeeper, SupervisedKeeper
 from kveik.launch.roll_plan import Rolled
 from kveik.supervise.client import ControlClient
@@ -70,7 +70,7 @@ def test_what_the_supervisor_knows_of_an_engine_is_told(tmp_path: Path) -> None:
 def test_an_engine_that_its_supervisor_has_given_up_is_an_error_with_the_reason_and_the_log(tmp_path: Path) -> None:
     with listening(tmp_path) as (node, keeper):
         node.shown = ProcessView(name="a", kind="engine", state="failed", why="no memory", log="/logs/a.log")
-        with pytest.raises(SuperviseError, match=r"a is failed: no memory; its log is /logs/a\.log"):
+        with pytest.raises(RollError, match=r"a is failed: no memory; its log is /logs/a\.log"):
             keeper.serves(GROUP)
 
 

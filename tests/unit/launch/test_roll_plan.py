@@ -16,6 +16,7 @@ from kveik.launch.roll_plan import (
     needs_proof,
     news,
     plan_roll,
+    too_few_without,
     why_not_out,
 )
 
@@ -91,6 +92,10 @@ class TestTakingOut:
         assert why_not_out("a", pool(a="isolated", b="ready"), 2) == ""
         assert why_not_out("a", pool(b="ready"), 2) == ""
 
+    def test_while_it_drains_the_others_may_become_too_few(self) -> None:
+        assert too_few_without("a", pool(a="draining", b="ready", c="ready"), 2) == ""
+        assert "c is lost" in too_few_without("a", pool(a="draining", b="ready", c="lost"), 2)
+
     @given(
         st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["ready", "lost", "draining"]), min_size=1),
         st.integers(0, 4),
@@ -117,8 +122,9 @@ class TestProof:
             "its KV namespace is aaaa, other than at b",
         )
 
-    def test_what_others_do_not_tell_is_no_difference(self) -> None:
+    def test_what_engines_do_not_tell_is_no_difference(self) -> None:
         assert news(self.V1, self.V1, {"b": Version()}) == ()
+        assert news(Version(), Version(), {"b": self.V1}) == ()
 
     def test_only_the_first_of_a_version_is_proved(self) -> None:
         assert needs_proof(self.V2, ["its vLLM is 0.33"], [])
