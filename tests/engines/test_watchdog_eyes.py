@@ -3,14 +3,19 @@
 Both with one configuration: what is patient enough for twelve long prompts must find a stopped core in three periods.
 """
 
+import json
 import os
+import shutil
 import signal
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -74,25 +79,22 @@ class Watched:
         return core
 
 
+@contextmanager
+def watching(python: str, model: Path, folder: Path, **options: Any) -> Iterator[Watched]:
+    """An engine that starts, under watch."""
+    spec = EngineSpec(name="engine", python=python, model=model, port=free_port(), cores="0", **options)
+    with Engine(spec, os.environ, folder) as engine:
+        engine.start()
+        wait_until(lambda: bool(engine.process.processes), "it has a process", 30)
+        yield Watched(engine, folder / "answers.json")
+
+
 @pytest.fixture(scope="module")
 def watched(
     engine_python: str, model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Watched]:
-    folder = tmp_path_factory.mktemp("watched")
-    spec = EngineSpec(
-        name="engine",
-        python=engine_python,
-        model=model(MODEL),
-        port=free_port(),
-        dtype="bfloat16",
-        max_model_tokens=8192,
-        kv_cache_bytes=600 << 20,
-        cores="0",
-    )
-    with Engine(spec, os.environ, folder) as engine:
-        engine.start()
-        wait_until(lambda: bool(engine.process.processes), "it has a process", 30)
-        watched = Watched(engine, folder / "answers.json")
+    options: dict[str, Any] = {"dtype": "bfloat16", "max_model_tokens": 8192, "kv_cache_bytes": 600 << 20}
+    with watching(engine_python, model(MODEL), tmp_path_factory.mktemp("watched"), **options) as watched:
         watched.until(Condition.READY, PATIENCE_S)
         yield watched
 
@@ -147,3 +149,25 @@ def test_twelve_long_prompts_at_once_make_it_busy_and_never_sick(watched: Watche
     watched.until(Condition.READY, 300)
     assert watched.conditions <= {Condition.BUSY, Condition.READY}, watched.seen
     assert Condition.BUSY in watched.conditions
+
+
+def damaged(model: Path, copy: Path, tensor: str) -> Path:
+    """A copy of a model in which all numbers of one tensor are NaN: ones in every bit."""
+    shutil.copytree(model, copy)
+    content = bytearray((copy / "model.safetensors").read_bytes())
+    (header,) = struct.unpack("<Q", content[:8])
+    begin, end = json.loads(content[8 : 8 + header])[tensor]["data_offsets"]
+    content[8 + header + begin : 8 + header + end] = b"\xff" * (end - begin)
+    (copy / "model.safetensors").write_bytes(content)
+    return copy
+
+
+def test_an_engine_that_computes_nan_is_half_dead_from_its_first_answers(
+    engine_python: str, model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    broken = damaged(model("tiny-qwen3"), tmp_path / "broken", "model.norm.weight")
+    with watching(engine_python, broken, tmp_path, max_model_tokens=1024, kv_cache_bytes=100 << 20) as watched:
+        watched.until(Condition.HALF_DEAD, PATIENCE_S)
+        assert watched.conditions == {Condition.STARTING, Condition.HALF_DEAD}
+        assert "log probabilities are not finite" in watched.verdict.why
+        assert watched.engine.client.health()
