@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from vllm.entrypoints.cli.serve import ServeSubcommand
 
 from kveik.connector import serve
 
@@ -13,7 +14,7 @@ from kveik.connector import serve
 def served(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
     """What would be served."""
     found: list[argparse.Namespace] = []
-    monkeypatch.setattr(serve.ServeSubcommand, "cmd", staticmethod(found.append))
+    monkeypatch.setattr(ServeSubcommand, "cmd", staticmethod(found.append))
     return found
 
 
