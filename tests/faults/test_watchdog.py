@@ -145,6 +145,7 @@ def test_an_engine_that_is_stopped_on_purpose_leaves_the_fleet_and_comes_back(
         assert watched.kinds() == ["announced", "stopped", "announced"]
 
 
+@pytest.mark.slow
 def test_healing_goes_on_without_a_router_which_is_told_later(tmp_path: Path, node: SupervisedNode) -> None:
     with RouterProcess(tmp_path) as router, Watched(tmp_path, router.url, node=node) as watched:
         both_serve(watched)
@@ -157,6 +158,7 @@ def test_healing_goes_on_without_a_router_which_is_told_later(tmp_path: Path, no
         watched.wait_state("ready")
 
 
+@pytest.mark.slow
 def test_a_router_that_was_away_when_an_engine_hung_isolates_it_when_it_is_back(
     tmp_path: Path, node: SupervisedNode
 ) -> None:
@@ -171,6 +173,7 @@ def test_a_router_that_was_away_when_an_engine_hung_isolates_it_when_it_is_back(
         watched.wait_state("ready")
 
 
+@pytest.mark.slow
 def test_a_watchdog_that_is_killed_in_the_midst_of_healing_goes_on_and_restarts_once(
     tmp_path: Path, node: SupervisedNode, router: RouterThread
 ) -> None:
@@ -180,20 +183,24 @@ def test_a_watchdog_that_is_killed_in_the_midst_of_healing_goes_on_and_restarts_
         both_serve(view)
         hung, restarts = node.view().pid, node.view().restarts
         node.signal(signal.SIGSTOP)
-        view.wait_kind("evidence")
+        view.wait_kind("isolated")
         process.kill()
         assert view.state() == "isolated"
         assert view.state("engine-2") == "ready", "engines and router go on without it"
         process.start()
         view.wait_kind("readmitted")
         view.wait_state("ready")
-        assert view.kinds() == ["announced", "isolated", "evidence", "restarted", "readmitted"]
+        # Whether it had saved evidence when it was killed is chance; at least once it is saved.
+        kinds = view.kinds()
+        assert [kind for kind in kinds if kind != "evidence"] == ["announced", "isolated", "restarted", "readmitted"]
+        assert "evidence" in kinds[: kinds.index("restarted")]
         assert (node.view().restarts, node.view().pid != hung) == (restarts + 1, True)
         assert view.kinds("engine-2") == ["announced"]
     finally:
         assert process.end() == 0, process.log.read_text()
 
 
+@pytest.mark.slow
 def test_a_watchdog_that_is_killed_while_all_is_well_changes_nothing(
     tmp_path: Path, node: SupervisedNode, router: RouterThread
 ) -> None:
@@ -266,6 +273,7 @@ def test_an_engine_that_nobody_can_restart_is_isolated_and_comes_back_when_it_do
         assert watched.kinds(name) == ["announced", "isolated", "evidence", "not restarted", "readmitted"]
 
 
+@pytest.mark.slow
 def test_a_busy_engine_is_never_touched(tmp_path: Path) -> None:
     with (
         RouterThread(tmp_path, []) as router,

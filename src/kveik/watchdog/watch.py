@@ -246,6 +246,7 @@ class Watch:
 
     def _begin_anew(self, why: str) -> None:
         self.eyes.restarted()
+        self.eyes.metrics = None  # of the old one
         self._ageing, self._rolled = Ageing(), False
         self._history.clear()
         self.verdict = Verdict(Condition.STARTING, self._now_s, why)
@@ -311,6 +312,10 @@ class Watch:
             self._warm_up(step)
             return
         self.healing = step.after
+        if step.act is Act.SAVE_EVIDENCE:
+            self._save_evidence()
+            return
+        self._remember()  # first: who goes on after us does the rest, since all of it may be done twice
         if step.act in (Act.ANNOUNCE, Act.READMIT):
             self.door.open(self._said())
             told = "gets requests" if step.act is Act.ANNOUNCE else "gets requests again"
@@ -319,8 +324,6 @@ class Watch:
             self.door.close(why)
             self._keep_door()
             self._tell("isolated", f"{name} gets no requests: {why}", condition=self.verdict.condition.value)
-        elif step.act is Act.SAVE_EVIDENCE:
-            self._save_evidence()
         elif step.act is Act.LEAVE:
             self.door.close(f"{LEFT}{why}")
             self._tell("left", why)
@@ -379,6 +382,7 @@ class Watch:
             self._tell("no evidence", f"evidence could not be saved: {error}")
             return
         self.healing = msgspec.structs.replace(self.healing, incident=folder.name)
+        self._remember()
         self._tell("evidence", f"evidence is in {folder}")
 
     def _metrics_text(self) -> str:

@@ -13,7 +13,7 @@ from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
 from kveik.simulate.server import SimServer
 from kveik.telemetry.events import EventLog, read_events
-from kveik.watchdog.announcing import RouterView, Shown, Wish
+from kveik.watchdog.announcing import Door, RouterView, Shown, Wish
 from kveik.watchdog.evidence import EvidenceFolder
 from kveik.watchdog.healing import Healing, Stage
 from kveik.watchdog.leaks import Decay
@@ -172,3 +172,20 @@ def test_a_decay_alone_is_a_warning(
         watch.step()
     assert bench.kinds == ["warning", "announced"]
     assert "host memory grows" in watch.warnings
+
+
+def test_what_is_about_to_be_done_is_remembered_before_it_is_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = bench.watch()
+    stepped_until(watch, Stage.SERVING)
+    remembered: list[Stage] = []
+
+    def note(door: Door, reason: str) -> None:
+        found = bench.state.get("engine-1")
+        remembered.append(found.healing.stage if found else Stage.NEW)
+
+    monkeypatch.setattr(Door, "close", note)
+    bench.engine.change_faults(status=500)
+    stepped_until(watch, Stage.ISOLATED)
+    assert remembered == [Stage.ISOLATED]
