@@ -85,4 +85,4 @@ def test_the_exit_code_follows_the_fleet_from_nothing_to_well_to_dead_to_silent_
     assert document["fleet"]["totals"]["ready"] == 1, "the engine serves without its watchdog"
 
     rig.router.kill()
-    rig.becomes(3, "no router answers")
+    rig.becomes(3, "no router says how the fleet is")

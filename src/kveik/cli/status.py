@@ -33,7 +33,7 @@ exit codes:
   0  all is well
   1  an engine or another part is not well: the lines that begin with "not well" say which, and why
   2  wrong use: a setting is not valid
-  3  no router answers; the node's processes are shown if its supervisor does
+  3  no router answers, or none says it without the token; the node's processes are shown if its supervisor answers
 """
 
 WELL, NOT_WELL, AWAY = 0, 1, 3
@@ -115,7 +115,7 @@ def tables(shown: Shown, width: int) -> RenderableType:
         return Group(table, note) if shown.away else table
     if shown.supervisor is not None:
         return supervisor_tables(shown.supervisor, shown.why)
-    return Text(f"no router answers: {plain_text(shown.why, 2000)}", "red")
+    return Text(f"no router says how the fleet is: {plain_text(shown.why, 2000)}", "red")
 
 
 def as_json(shown: Shown) -> str:

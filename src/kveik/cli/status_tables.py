@@ -57,7 +57,7 @@ def supervisor_tables(answer: StatusAnswer, why: str) -> RenderableType:
             str(view.restarts), _plain(mode or NONE), _plain(why_not),
         )  # fmt: skip
     return Group(
-        Text(f"no router answers: {plain_text(why)}", "red"),
+        Text(f"no router says how the fleet is: {plain_text(why)}", "red"),
         _plain(f"The supervisor of node {answer.node} (process {answer.pid}) keeps, for fleet {answer.fleet}:"),
         table,
     )

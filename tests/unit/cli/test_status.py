@@ -14,6 +14,7 @@ from kveik.fleet.client import FleetClient
 from kveik.fleet.report import EngineReport, NodeReport, PartReport
 from kveik.supervise.control import ControlServer
 from kveik.supervise.messages import ProcessView, StatusAnswer
+from tests.pages import served_pages
 from tests.routers import RouterThread, SimProcess
 
 
@@ -75,7 +76,7 @@ def test_a_sick_engine_exits_with_1(router: RouterThread, capsys: pytest.Capture
 def test_no_router_exits_with_3_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     assert main.main(["status", "--router", url]) == 3
-    assert "no router answers" in capsys.readouterr().out
+    assert "no router says how the fleet is" in capsys.readouterr().out
     assert main.main(["status", "--router", url, "--json"]) == 3
     document = json.loads(capsys.readouterr().out)
     assert (document["fleet"], document["supervisor"]) == (None, None)
@@ -103,7 +104,13 @@ def test_one_router_of_several_that_is_away_is_not_well(
 def test_what_is_no_router_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with SimProcess(tmp_path) as sim:
         assert main.main(["status", "--router", sim.url]) == 3
-    assert "no router answers" in capsys.readouterr().out
+    assert "no router says how the fleet is" in capsys.readouterr().out
+
+
+def test_a_router_of_another_version_is_told_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    with served_pages({"/fleet/status?history=no": (200, '{"fleet": 5}')}) as url:
+        assert main.main(["status", "--router", url]) == 3
+    assert "shows the fleet in a way that is not understood here" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

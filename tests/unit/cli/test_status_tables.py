@@ -209,7 +209,7 @@ def test_a_supervisor_s_processes_are_shown_with_why_there_is_no_more() -> None:
         ),
     )  # fmt: skip
     text = printed(supervisor_tables(answer, "connection refused"))
-    assert "no router answers: connection refused" in text
+    assert "no router says how the fleet is: connection refused" in text
     assert "supervisor of node n0 (process 42)" in text
     assert cells(text, "engine-1") == ["engine-1", "engine", "failed", "-", "-", "3", "eager, degraded: graphs failed",
                                        "out of memory / held: roll"]  # fmt: skip

@@ -1,6 +1,7 @@
 // The page: asks the router every two seconds, keeps the token for this tab, and says when nobody answers.
 
 const PERIOD_MS = 2000;
+const HIDDEN_PERIOD_MS = 30000; // the tab's title still tells when something is not well
 const PATIENCE_MS = 10000;
 const TOKEN = "kveik-admission-token";
 const find = (id) => document.getElementById(id);
@@ -61,7 +62,7 @@ async function ask() {
     away(error);
   } finally {
     page.asking = false;
-    if (find("gate").hidden && !document.hidden) page.timer = setTimeout(ask, PERIOD_MS);
+    if (find("gate").hidden) page.timer = setTimeout(ask, document.hidden ? HIDDEN_PERIOD_MS : PERIOD_MS);
   }
 }
 
