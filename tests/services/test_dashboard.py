@@ -306,6 +306,7 @@ def type_token(browser: Browser, text: str) -> None:
     browser.key("Enter")
 
 
+@pytest.mark.slow
 def test_the_page_outlives_a_restart_of_its_router_and_says_so(page: Browser, fleet: Fleet) -> None:
     page.wait_for("page.rows.length >= 2")
     fleet.router.kill()
