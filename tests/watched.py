@@ -33,7 +33,7 @@ from kveik.watchdog.evidence import EvidenceFolder
 from kveik.watchdog.node import NodePlace, NodeWatchdog
 from kveik.watchdog.patients import Care, Census, Listed, patients
 from kveik.watchdog.state_file import StateFile
-from kveik.watchdog.watch import Patient
+from kveik.watchdog.ward import Patient
 from tests.agents import wait_until
 
 #: Quick, so that a test takes seconds; in everything else as by default.

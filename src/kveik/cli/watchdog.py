@@ -32,7 +32,7 @@ from kveik.watchdog.patients import Care, Census, patients, read_listed
 from kveik.watchdog.reference import References
 from kveik.watchdog.restarters import ControlRestarter, NoRestarter, Restarter
 from kveik.watchdog.state_file import StateFile
-from kveik.watchdog.watch import Patient
+from kveik.watchdog.ward import Patient
 
 HELP = "look after this node's engines: probe them, isolate sick ones, restart the right one once"
 

@@ -23,7 +23,8 @@ from kveik.watchdog.evidence import EvidenceFolder
 from kveik.watchdog.reference import References
 from kveik.watchdog.reporting import Reading, engine_report, part_reports, tier_reports
 from kveik.watchdog.state_file import StateFile
-from kveik.watchdog.watch import Patient, Status, Ward, Watch
+from kveik.watchdog.ward import Patient, Status, Ward
+from kveik.watchdog.watch import Watch
 
 logger = logging.getLogger("kveik.watchdog")
 

@@ -25,7 +25,7 @@ from kveik.fleet.static_list import parse_list
 from kveik.supervise.client import ControlClient
 from kveik.supervise.messages import ProcessView
 from kveik.watchdog.restarters import CommandRestarter, ControlRestarter, NoRestarter, Restarter
-from kveik.watchdog.watch import Patient
+from kveik.watchdog.ward import Patient
 
 #: How long the order for a group of several nodes may take to its supervisors.
 GROUP_ORDER_S = 15.0

@@ -5,29 +5,20 @@ fed with and how their acts are carried out. Whatever is done is told as an even
 """
 
 import logging
-import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import psutil
 
-from kveik.clock import SYSTEM_CLOCK, Clock
-from kveik.config_fleet import WatchdogSettings
 from kveik.engine.client import EngineClient
 from kveik.errors import EngineError, RestartError
 from kveik.fleet.announcement import HEARTBEATS_A_LEASE, EngineAnnouncement
-from kveik.fleet.client import FleetClient
-from kveik.setting import WAIT_MAX_S
-from kveik.supervise.messages import ProcessView
-from kveik.telemetry.events import EventLog
 from kveik.watchdog.ageing import Ageing
-from kveik.watchdog.announcing import OURS, Door, EngineWatch, RouterView
+from kveik.watchdog.announcing import OURS, Door, EngineWatch
 from kveik.watchdog.decide import OF_ANSWERS, history_s, judge
-from kveik.watchdog.errand import Errand
-from kveik.watchdog.evidence import EvidenceFolder, Incident
+from kveik.watchdog.evidence import Incident
 from kveik.watchdog.healing import (
     ENDS_LOOK,
     Act,
@@ -44,11 +35,10 @@ from kveik.watchdog.healing import (
 from kveik.watchdog.history import outcomes
 from kveik.watchdog.leaks import Limits
 from kveik.watchdog.look import Eyes, look_period_s
-from kveik.watchdog.reference import References
-from kveik.watchdog.restarters import CommandRestarter, Restarter
-from kveik.watchdog.state_file import Remembered, StateFile
+from kveik.watchdog.state_file import Remembered
 from kveik.watchdog.supervised import Supervised, supervised
 from kveik.watchdog.verdict import Condition, Probed, Sample, Verdict
+from kveik.watchdog.ward import Patient, Ward
 from kveik.watchdog.warm_up import warm_up
 
 logger = logging.getLogger("kveik.watchdog")
@@ -73,54 +63,6 @@ _STAGES: Mapping[Stage, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Patient:
-    """One engine to watch. ``url``: as the watchdog reaches it.
-
-    ``words``: its announcement, but for what it says itself; None for an engine that the routers have from a list.
-    ``order_s``: how long an order to restart it may be on its way to whoever carries it out. ``roll``: the command that
-    restarts it without a lost request; empty: there is none.
-    """
-
-    name: str
-    url: str
-    restarter: Restarter
-    words: EngineAnnouncement | None = None
-    start_s: float = 1800.0
-    order_s: float = 0.0
-    roll: tuple[str, ...] = ()
-    api_key: str = field(default="", repr=False)
-
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """Differs where another watch is needed."""
-        return self.name, self.url, repr(self.restarter), self.words, self.start_s, self.roll, self.api_key
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """What a supervisor said of its parts, and when it was asked (monotonic seconds)."""
-
-    asked_s: float
-    processes: Mapping[str, ProcessView]
-
-
-@dataclass(frozen=True, slots=True)
-class Ward:
-    """What all watches of a node share. ``status``: the supervisor's last word, None without a supervisor."""
-
-    node: str
-    settings: WatchdogSettings
-    state: StateFile
-    evidence: EvidenceFolder
-    events: EventLog
-    references: References
-    routers: Sequence[FleetClient]
-    views: Callable[[], Mapping[str, RouterView]]
-    status: Callable[[], Status | None]
-    clock: Clock = SYSTEM_CLOCK
-
-
 class Watch:
     """Watches one engine: :meth:`step` again and again, from one thread."""
 
@@ -137,9 +79,7 @@ class Watch:
         self._introduction = EngineWatch(client, patient.words) if patient.words is not None else None
         self._words_due_s = 0.0
         self._history: deque[Sample] = deque()
-        self._ageing = Ageing()
-        self._rolling: Errand[str] = Errand(f"roll-{patient.name}")
-        self._rolled = False
+        self._ageing = Ageing(patient.name, patient.roll, self._settings.planned_restart_days)
         self._done: deque[str] = deque(maxlen=_DONE_MAX)
         self._ordered_s = 0.0
         self._pid = 0
@@ -208,28 +148,9 @@ class Watch:
         self.verdict = judge(tuple(self._history), before, self._settings, start_s=self.patient.start_s)
         if self.verdict.condition is not before.condition:
             logger.info("%s: %s: %s", self.patient.name, self.verdict.condition.value, self.verdict.why)
-        for decay in self._ageing.note(self._now_s, self.eyes.vitals, self._limits):
-            self._tell("warning", f"{self.patient.name}: {decay.told}", decays=decay.kind)
-        self._roll_if_planned(facts)
-
-    def _roll_if_planned(self, facts: Supervised) -> None:
-        """An engine whose memory will be used up is restarted in good time, and by a roll: nobody notices."""
-        told = self._rolling.take()
-        if told is not None:
-            self._tell("rolled", f"{self.patient.name}: {told}")
-        days = min((decay.days for decay in self._ageing.decayed if decay.days is not None), default=math.inf)
-        due = days < self._settings.planned_restart_days and bool(self.patient.roll) and not self._rolled
-        if not due or facts.busy or self.healing.stage is not Stage.SERVING or self._rolling.away:
-            return
-        self._rolled = True  # once, until it was started anew
-        self._tell("planned restart", f"{self.patient.name} is rolled: its memory will be used up in {days:.1f} days")
-        self._rolling.begin(self._roll, self._now_s)
-
-    def _roll(self) -> str:
-        try:
-            return CommandRestarter(self.patient.name, self.patient.roll, deadline_s=WAIT_MAX_S).restart("slow decay")
-        except RestartError as error:
-            return f"the planned restart failed: {error}"
+        may_roll = self.healing.stage is Stage.SERVING and not facts.busy
+        for kind, told in self._ageing.step(self._now_s, self.eyes.vitals, self._limits, may_roll=may_roll):
+            self._tell(kind, f"{self.patient.name}: {told}")
 
     def _limits(self) -> Limits:
         """What an engine on this machine could have at most."""
@@ -247,7 +168,7 @@ class Watch:
     def _begin_anew(self, why: str) -> None:
         self.eyes.restarted()
         self.eyes.metrics = None  # of the old one
-        self._ageing, self._rolled = Ageing(), False
+        self._ageing.begin_anew()
         self._history.clear()
         self.verdict = Verdict(Condition.STARTING, self._now_s, why)
         self._words_due_s = 0.0

@@ -17,7 +17,7 @@ from kveik.watchdog.evidence import EvidenceFolder
 from kveik.watchdog.node import NodePlace, NodeWatchdog
 from kveik.watchdog.restarters import NoRestarter
 from kveik.watchdog.state_file import StateFile
-from kveik.watchdog.watch import Patient
+from kveik.watchdog.ward import Patient
 from tests.agents import running_agent, wait_until
 
 SETTINGS = WatchdogSettings(probe_period_s=0.2, report_period_s=0.1)

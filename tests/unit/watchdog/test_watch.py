@@ -21,7 +21,8 @@ from kveik.watchdog.reference import References
 from kveik.watchdog.restarters import NoRestarter
 from kveik.watchdog.state_file import Remembered, StateFile
 from kveik.watchdog.verdict import Condition
-from kveik.watchdog.watch import Patient, Status, Ward, Watch
+from kveik.watchdog.ward import Patient, Status, Ward
+from kveik.watchdog.watch import Watch
 from tests.agents import wait_until
 
 
