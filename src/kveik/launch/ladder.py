@@ -232,6 +232,8 @@ _THE_MODE = {
         r"does not support compilation mode",
     ),
 }
+#: Exit codes of a server that got SIGTERM or SIGINT: vLLM ends in order then, in the middle of a start, too.
+_TOLD_TO_END = frozenset({0, -15, 143, -2, 130})
 _DEVICE_MEMORY = re.compile(r"(?:CUDA|NPU) out of memory|OutOfMemoryError")
 
 _QUIET_LINE = re.compile(r"^(?:\([^)]*\) )?(?:DEBUG|INFO|WARNING) \d")
@@ -250,6 +252,8 @@ def why_it_failed(log: str, exit_code: int | None = None) -> StartFailure:
     failure that nothing explains may be the mode's: graph capture often dies without a word, and there are only a
     few simpler modes to try.
     """
+    if exit_code in _TOLD_TO_END:  # its log shows how it broke off, which is nobody's fault
+        return StartFailure(False, "somebody told it to end while it started")
     lines = [_LINE_HEAD.sub("", line).rstrip() for line in log.splitlines() if not _QUIET_LINE.match(line)]
     cause = _cause(lines)
     for text in (cause, "\n".join(lines)):

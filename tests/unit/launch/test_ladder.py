@@ -198,6 +198,13 @@ def test_a_start_that_was_killed_without_a_word_wanted_too_much_memory() -> None
         assert "signal 9" in failure.reason
 
 
+def test_a_start_that_was_told_to_end_says_nothing_about_its_mode() -> None:
+    for code in (0, -15, 143, 130):
+        failure = why_it_failed(logged("in capture_model", "RuntimeError: cancelled"), code)
+        assert not failure.simpler_may_help
+        assert failure.reason == "somebody told it to end while it started"
+
+
 def test_a_start_that_ended_silently_may_be_the_modes_fault() -> None:
     assert why_it_failed("").reason == "it ended without a word"
     failure = why_it_failed("", 139)
