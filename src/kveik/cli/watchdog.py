@@ -58,6 +58,9 @@ exit codes:
 #: Python runs signal handlers on the main thread, between two waits of it.
 SIGNAL_CHECK_S = 0.2
 
+#: How long a router may take for one answer: whoever waits for it does not watch.
+ROUTER_S = 3.0
+
 logger = logging.getLogger("kveik.watchdog")
 
 
@@ -269,7 +272,9 @@ def _open(
     """The watchdog, ready to run. Raises :class:`KveikError`."""
     source = Source(setup, control, follower)
     token_file, environ = setup.router.admission_token_file, setup.environ
-    routers = [FleetClient(url, token=lambda: read_token(token_file, environ)) for url in setup.routers]
+    routers = [
+        FleetClient(url, token=lambda: read_token(token_file, environ), deadline_s=ROUTER_S) for url in setup.routers
+    ]
     state = StateFile(setup.folder.watchdog)
     webhook = Webhook(setup.fleet.webhook) if setup.fleet.webhook else None
     events = EventLog(setup.folder.events, bytes_max=setup.fleet.events_bytes_max, node=setup.node, listener=webhook)

@@ -21,6 +21,8 @@ from kveik.fleet.registration import RETRY_S, Look
 
 #: Reasons of the watchdog's isolations begin so; all other holds are people's.
 OURS = "watchdog: "
+#: Longest pause before a router that did not answer is told again: whoever waits for it does not watch.
+RETRY_MAX_S = 10.0
 _REASON_MAX = 400  # characters; a router takes 500
 
 
@@ -125,6 +127,7 @@ class AtRouter:
     """How one engine stands at one router, as far as we know.
 
     ``announced``: our last words. ``held``: our isolation stands. ``told_s``: when we last changed something there.
+    ``failed_s``: when it last did not answer; it is tried again at ``retry_s``, or as soon as it has shown anything.
     """
 
     announced: EngineAnnouncement | None = None
@@ -132,6 +135,8 @@ class AtRouter:
     readmitted: bool = False
     beat_due_s: float = 0.0
     retry_s: float = 0.0
+    pause_s: float = 0.0
+    failed_s: float = 0.0
     told_s: float = 0.0
     trouble: str = ""
 
@@ -221,13 +226,16 @@ class Door:
             view = views.get(router.url)
             if view is not None and view.asked_s > at.told_s:
                 self._learn_from(at, view)
-            if now_s < at.retry_s:
+            answers = view is not None and view.asked_s > at.failed_s
+            if now_s < at.retry_s and not answers:
                 continue
             shown = view.engines.get(self.name) if view is not None and view.asked_s > at.told_s else None
             before, at.trouble = at.trouble, ""
             self._tell(router, at, shown, news)
+            at.pause_s = min(RETRY_MAX_S, max(RETRY_S, 2 * at.pause_s)) if at.trouble else 0.0
             if at.trouble:
-                at.retry_s = self.clock.monotonic() + RETRY_S
+                at.failed_s = self.clock.monotonic()
+                at.retry_s = at.failed_s + at.pause_s
             if at.trouble and at.trouble != before:
                 news.append(f"{at.trouble}; it is tried again")
         return news

@@ -243,8 +243,8 @@ class _RouterLine:
                 if report is not None:
                     self.client.report(report)
                 trouble = ""
-            except (FleetError, ConfigError) as error:
-                self.view, trouble = None, str(error)
+            except (FleetError, ConfigError) as error:  # what it showed last still holds: people's holds, above all
+                trouble = str(error)
             if trouble and not self._trouble:
                 logger.warning("router %s: %s; it is tried again", self.client.url, trouble)
             elif self._trouble and not trouble:

@@ -1,6 +1,8 @@
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -177,9 +179,32 @@ def test_a_router_that_is_away_is_told_when_it_is_back(fleet: Fleet) -> None:
     assert fleet.door.trouble
     assert all("tried again" not in line for line in fleet.keep()), "said once"
     fleet.first.start()
-    fleet.keep()
+    fleet.keep(looking=True)
     assert fleet.states == [State.ISOLATED] * 2
     assert not fleet.door.trouble
+
+
+def test_a_router_that_does_not_answer_is_asked_more_and_more_seldom(fleet: Fleet) -> None:
+    fleet.first.stop()
+    asked: list[float] = []
+    announce = fleet.first.client.announce
+
+    def counting(announcement: EngineAnnouncement) -> Mapping[str, Any]:
+        asked.append(fleet.clock.monotonic())
+        return announce(announcement)
+
+    fleet.first.client.announce = counting  # type: ignore[method-assign]
+    fleet.door.open(WORDS)
+    for _ in range(40):
+        fleet.keep()
+    pauses = [after - before for before, after in itertools.pairwise(asked)]
+    assert pauses[0] < 3
+    assert pauses == sorted(pauses)
+    assert 10 <= pauses[-1] < 13
+    fleet.first.start()
+    fleet.keep()
+    fleet.keep(looking=True)
+    assert fleet.states == [State.ANNOUNCED] * 2, "as soon as it shows anything it is told"
 
 
 def test_a_router_without_memory_learns_all_again_the_isolation_too(fleet: Fleet) -> None:
