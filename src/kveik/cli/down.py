@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kveik.cli.fleet_access import DEFAULT_CONFIG, Say, sayer
+from kveik.clock import Deadline
 from kveik.config import AgentSettings, load
+from kveik.engine.group import identity_of
 from kveik.errors import ConfigError, KveikError
 from kveik.launch.parts import arena_path
 from kveik.launch.place import Place
@@ -30,6 +32,8 @@ exit codes:
 """
 
 _POLL_S = 0.1
+#: A supervisor that listens no more has only to end itself.
+_LAST_WORDS_S = 10.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _order_down(place: Place, status: StatusAnswer, say: Say, *, now: bool) -> None:
+    supervisor = identity_of(status.pid)
     say(place.control.down(now=now).told)
     seen = {view.name: view.state for view in status.processes}
     while True:
@@ -74,6 +79,9 @@ def _order_down(place: Place, status: StatusAnswer, say: Say, *, now: bool) -> N
         if later is None:
             break
         _tell(later.processes, seen, say)
+        time.sleep(_POLL_S)
+    ended = Deadline.after(_LAST_WORDS_S)
+    while supervisor is not None and supervisor.alive and not ended.passed:
         time.sleep(_POLL_S)
     say(f"all parts of node {place.node} have ended")
 

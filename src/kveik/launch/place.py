@@ -49,7 +49,7 @@ class Place:
         try:
             return self.control.status()
         except SuperviseError as error:
-            if isinstance(error.__cause__, ConnectionRefusedError | FileNotFoundError):
+            if isinstance(error.__cause__, ConnectionError | FileNotFoundError):  # it ended, or ends just now
                 return None
             raise
 

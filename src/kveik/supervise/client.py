@@ -118,7 +118,8 @@ class ControlClient:
             except OSError as error:
                 raise SuperviseError(f"no supervisor answers at {self.path}: {error.strerror or error}") from error
         if not raw.endswith(b"\n"):
-            raise SuperviseError(f"the supervisor at {self.path} ended in the middle of an answer")
+            ended = SuperviseError(f"the supervisor at {self.path} ended in the middle of an answer")
+            raise ended from ConnectionResetError("no whole answer")
         return raw
 
 

@@ -62,8 +62,13 @@ def supervisor(tmp_path: Path) -> Supervisor:
 
 @pytest.mark.parametrize("how", [[], ["--now"]])
 def test_a_running_node_is_ended_with_progress(
-    tmp_path: Path, supervisor: Supervisor, capsys: pytest.CaptureFixture[str], how: list[str]
+    tmp_path: Path,
+    supervisor: Supervisor,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    how: list[str],
 ) -> None:
+    monkeypatch.setattr("kveik.cli.down._LAST_WORDS_S", 0.0)  # the supervisor's process is this one, which goes on
     supervisor.open()
     thread = threading.Thread(target=supervisor.run)
     thread.start()

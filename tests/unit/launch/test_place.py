@@ -1,6 +1,8 @@
 """A node on this machine, and who supervises it."""
 
 import os
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,23 @@ def test_a_socket_that_a_killed_supervisor_left_is_none(tmp_path: Path) -> None:
     server.close()
     os.link(kept, place.folder.control_socket)
     assert place.status() is None
+
+
+def test_a_supervisor_that_ends_while_it_is_asked_is_none(tmp_path: Path) -> None:
+    place = place_in(tmp_path)
+    place.folder.root.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(place.folder.control_socket))
+        listening.listen()
+
+        def end() -> None:
+            accepted, _ = listening.accept()
+            accepted.close()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        assert place.status() is None
+        thread.join(10)
 
 
 def test_a_supervisor_that_does_not_answer_sensibly_is_an_error(tmp_path: Path) -> None:
