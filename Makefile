@@ -9,10 +9,15 @@ DEMO_MODEL := smollm2-135m-instruct
 export KVEIK_MODELS ?= $(CURDIR)/.kveik/models
 export KVEIK_ENGINE_PYTHON ?= $(CURDIR)/$(VLLM)/python
 export HF_HUB_OFFLINE := 1
+# Tests start hundreds of processes; each would compile its sources anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-# Test files and sources that need vLLM are chosen by their imports (tests/conftest.py).
-PYTEST_DEV := $(DEV)/python -m pytest
-PYTEST_VLLM := $(VLLM)/python -m pytest -m vllm
+# Test files and sources that need vLLM are chosen by their imports (tests/conftest.py). Files with engines run two at a
+# time; WORKERS=3 does the same with the others, most of which wait more than they compute. 0: one test after the other.
+WORKERS ?= 0
+ENGINE_WORKERS ?= 2
+PYTEST_DEV := $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST_VLLM := $(VLLM)/python -m pytest -m vllm -n $(ENGINE_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -14,8 +14,24 @@ from typing import Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 DRIVER = Path(__file__).with_name("driver.py")
-BOOT_S = 240.0
+#: An engine alone takes a quarter of a minute; on a machine that does much else it may take far longer.
+BOOT_S = 600.0
 ANSWER_S = 240.0
+ENDING_S = 30.0
+
+
+def core_of(number: int) -> str:
+    """The core for a test file's engine ``number``; files that are run side by side begin with different cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return str(cores[(number + worker) % len(cores)])
+
+
+def last_words(log: Path, lines: int = 40) -> str:
+    """The end of an engine's log, and before it all that speaks of errors: the first cause stands far above."""
+    text = log.read_text(errors="replace").splitlines()
+    errors = [line for line in text[:-lines] if "ERROR" in line or "Error:" in line]
+    return "\n".join([*errors[:lines], "...", *text[-lines:]])
 
 
 class EngineDiedError(AssertionError):
@@ -61,7 +77,7 @@ class Engine:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=[writer],
-                env={**os.environ, "VLLM_CPU_OMP_THREADS_BIND": str(core), **(environment or {})},
+                env={**os.environ, "VLLM_CPU_OMP_THREADS_BIND": core_of(core), **(environment or {})},
                 start_new_session=True,
             )
         os.close(writer)
@@ -75,6 +91,9 @@ class Engine:
         ready, _, _ = select.select([self._answers], [], [], seconds)
         line = self._answers.readline() if ready else ""
         if not line:
+            if ready:  # the other end is closed: it is ending
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.process.wait(ENDING_S)
             state = "gave no answer in time" if self.process.poll() is None else "died"
             raise EngineDiedError(f"the engine {state}; its log ends:\n{self.tail()}")
         return json.loads(line)
@@ -130,9 +149,9 @@ class Engine:
         lines = self._ask(do="metrics").splitlines()
         return "\n".join(line for line in lines if line.startswith("kveik_connector") and not line.endswith(" 0.0"))
 
-    def tail(self, lines: int = 40) -> str:
+    def tail(self) -> str:
         """The end of the engine's log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return last_words(self.log)
 
     def kill(self) -> None:
         """kill -9, of its worker processes too."""

@@ -15,10 +15,12 @@ import pytest
 from kveik.config import RouterSettings
 from kveik.engine.launch import Engine, EngineSpec
 from kveik.engine.process import free_port
+from kveik.errors import EngineStartError
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
 from kveik.router.app import RouterApp, running_router
 from kveik.router.parity import KINDS, SAME
+from tests.engines.engine import BOOT_S, EngineDiedError, core_of, last_words
 from tests.model_folders import TELLING
 from tests.unit.router.rig import run, until
 
@@ -52,7 +54,7 @@ def engine(
         dtype="bfloat16",
         max_model_tokens=2048,
         kv_cache_bytes=100_000_000,
-        cores=os.environ.get("KVEIK_ENGINE_CORES", "0"),
+        cores=os.environ.get("KVEIK_ENGINE_CORES") or core_of(0),
         extra_arguments=["--kv-events-config", json.dumps(events), "--block-size", str(BLOCK)],
     )
     announcement = EngineAnnouncement(
@@ -66,7 +68,10 @@ def engine(
     )
     with Engine(spec, os.environ, tmp_path_factory.mktemp("engine")) as started:
         started.start()
-        started.wait_ready()
+        try:
+            started.wait_ready(BOOT_S)
+        except EngineStartError as error:
+            raise EngineDiedError(f"{error}\nall that it said:\n{last_words(started.process.log)}") from error
         yield started, announcement
 
 

@@ -16,12 +16,12 @@ from kveik.engine.launch import Engine, EngineSpec
 from kveik.engine.process import free_port
 from kveik.verify.settle import wait_saved
 from tests.agents import wait_until
+from tests.engines.engine import BOOT_S, core_of
 from tests.routers import RouterThread
 
 MODEL = "smollm2-135m-instruct"
-BOOT_S = 240.0
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 @dataclass
@@ -65,7 +65,7 @@ def served(
                 dtype="bfloat16",
                 max_model_tokens=4096,
                 kv_cache_bytes=300 << 20,
-                cores=str(core),
+                cores=core_of(core),
                 connector=agent.extra,
             )
             engines.append(stack.enter_context(Engine(spec, os.environ, folder)))

@@ -11,7 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="KV memory is torch tensors")
 pytest.importorskip("vllm", reason="the facts are read from vLLM's configuration")
 
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.request import Request
 
 from kveik.connector import identity
 from kveik.connector.device import Plane
@@ -19,6 +23,7 @@ from kveik.connector.identity import config_digest, engine_facts, hash_seed, mod
 from kveik.connector.layout import BlockLayout, group_specs
 from kveik.errors import KveikError, LayoutRefusedError
 from kveik.kv.namespace import Namespace
+from kveik.simulate.block_hashes import VLLM_SEED, HashChain
 
 
 class Config:
@@ -138,6 +143,37 @@ def test_a_seed_is_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PYTHONHASHSEED", seed)
         digests.add(namespace(engine()).digest)
     assert len(digests) == 3
+
+
+def test_three_ways_to_hash_make_three_first_blocks_and_three_namespaces_and_the_difference_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fleet with ``PYTHONHASHSEED=0``, without it, and with ``--prefix-caching-hash-algo sha256_cbor``."""
+    prompt = [token % 1000 for token in range(600)]
+    hashes, spaces = [], []
+    for algorithm, seed in (("sha256", "0"), ("sha256", None), ("sha256_cbor", None)):
+        if seed is None:
+            monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+        else:
+            monkeypatch.setenv("PYTHONHASHSEED", seed)
+        function = get_hash_fn_by_name(algorithm)
+        init_none_hash(function)
+        hasher = get_request_block_hasher(16, function)
+        request = Request("r", prompt, SamplingParams(max_tokens=1), None, block_hasher=hasher)
+        hashes.append([bytes(one) for one in request.block_hashes])
+        config = engine()
+        config.cache_config.prefix_caching_hash_algo = algorithm
+        spaces.append(namespace(config))
+        chain = HashChain(algorithm, VLLM_SEED if seed is None else seed)
+        assert hashes[-1][0] == chain.next(chain.root, prompt[:16]), "the simulated engine's are vLLM's"
+    assert [len(one) for one in hashes] == [37, 37, 37]
+    assert len({block for one in hashes for block in one}) == 3 * 37
+    assert len({space.digest for space in spaces}) == 3
+    a, b, c = spaces
+    named = [
+        [difference.split()[0] for difference in one.differences(other)] for one, other in ((a, b), (b, c), (a, c))
+    ]
+    assert named == [["hash_seed"], ["hash_algorithm"], ["hash_algorithm", "hash_seed"]]
 
 
 def test_a_random_seed_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
