@@ -69,6 +69,7 @@ class RoutedService:
 
     def through(self, engine: Subject) -> EngineClient:
         """Raises :class:`VerifyError` when the router does not follow in time."""
+        self._wait(lambda: {self.first.name, self.second.name} <= self._states().keys(), "both engines to be announced")
         for one in (self.first, self.second):
             self._set(one, "readmit" if one is engine else "drain")
         self._wait(lambda: self.ready() == {engine.name}, f"the router to send to {engine.name} alone")
