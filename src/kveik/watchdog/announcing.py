@@ -149,7 +149,8 @@ def next_move(
     ``shown``: what the router said after our last word, None if nothing is known.
     """
     if wish is Wish.AWAY:
-        return Move.WITHDRAW if at.announced is not None else None
+        there = at.announced is not None or (shown is not None and shown.state in ("announced", "ready"))
+        return Move.WITHDRAW if there else None
     if wish is Wish.CLOSED and not at.held:
         return Move.ISOLATE
     if wish is Wish.OPEN and words is not None and words != at.announced:

@@ -267,6 +267,7 @@ class Watch:
                 self._tell("restart failed", told)
             self.healing = after_refused_restart(step.after, self._now_s)
         else:
+            self.healing = msgspec.structs.replace(step.after, refused=0)
             self._ordered_s = self._now_s
             self._begin_anew("its restart was ordered")
         self._done.append(told)

@@ -55,6 +55,8 @@ OURS, READY = Shown("isolated", "watchdog: hung"), Shown("ready")
         (Wish.CLOSED, HELD, WORDS, OURS, 100.0, Move.RENEW),
         (Wish.AWAY, TOLD, WORDS, None, 0.0, Move.WITHDRAW),
         (Wish.AWAY, AtRouter(), WORDS, None, 0.0, None),
+        (Wish.AWAY, AtRouter(), None, READY, 0.0, Move.WITHDRAW),  # announced by a watchdog before this one
+        (Wish.AWAY, AtRouter(), None, OURS, 0.0, None),  # isolation outlives a withdrawal
     ],
 )
 def test_what_a_router_is_told_next(

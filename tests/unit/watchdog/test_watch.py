@@ -1,5 +1,6 @@
 """What a watch does with its engine, one step after the other; whole healings are in tests/faults/test_watchdog.py."""
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from kveik.config_fleet import WatchdogSettings
 from kveik.engine.process import free_port
+from kveik.errors import RestartError
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
 from kveik.simulate.server import SimServer
@@ -132,6 +134,36 @@ def test_nothing_is_concluded_from_a_status_that_is_older_than_the_last_order(be
     bench.status = Status(0.0, {})
     watch.step()
     assert watch.newest is None, "it was not even looked at"
+
+
+class Reluctant:
+    """A restarter that refuses orders at first."""
+
+    no_restart = ""
+
+    def __init__(self, refusals: int) -> None:
+        self.left = refusals
+        self.orders = 0
+
+    def restart(self, why: str) -> str:
+        self.orders += 1
+        if self.left:
+            self.left -= 1
+            raise RestartError("the supervisor is away")
+        return "it is being restarted"
+
+
+def test_orders_that_are_refused_are_told_once_and_cost_no_budget(bench: Bench) -> None:
+    watch = bench.watch({"restart_pause_s": 0.0})
+    watch.patient = dataclasses.replace(watch.patient, restarter=Reluctant(2))
+    stepped_until(watch, Stage.SERVING)
+    bench.engine.change_faults(status=500)
+    stepped_until(watch, Stage.RESTARTING)
+    assert bench.kinds == ["announced", "isolated", "evidence", "restarted", "restart failed"]
+    assert (len(watch.healing.restarts), watch.healing.refused) == (1, 0)
+    assert watch.verdict.condition is Condition.STARTING, "nothing that the old process did counts"
+    bundle = next((bench.folder / "evidence").iterdir())
+    assert "it is being restarted" in (bundle / "restart.txt").read_text()
 
 
 def decaying(monkeypatch: pytest.MonkeyPatch, days: float | None) -> None:
