@@ -17,7 +17,7 @@ from kveik.config import WatchdogSettings
 from kveik.fleet.client import FleetClient
 from kveik.telemetry.events import Event, read_events
 from tests.agents import wait_until
-from tests.engines.test_up import MODEL, Node
+from tests.engines.node import MODEL, Node
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
