@@ -9,6 +9,7 @@ get requests. Times to first token are those of streams that ended before, durin
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,7 @@ from kveik.fleet.client import FleetClient
 ENGINES, CLIENTS, STREAM_TOKENS, PROMPT_TOKENS = 3, 4, 200, 64
 READY_MIN = 2
 #: Streams before and after the roll.
-AROUND = 3 * CLIENTS
+AROUND = 2 * CLIENTS
 PATIENCE_S = 1800.0
 
 FAILED = f"roll of {ENGINES} engines: requests that failed"
@@ -53,6 +54,8 @@ def main() -> int:
     options = parser(__doc__ or "", rounds=1)
     options.add_argument("--simulated", action="store_true", help="simulated engines, to try the benchmark itself out")
     given = options.parse_args()
+    # A plain SIGTERM would leave the fleet behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}"))
     recorder = Recorder("fleet-roll", f"A roll of {ENGINES} engines under {CLIENTS} clients, {given.model.name}", given)
     conditions = {
         "fleet": f"{ENGINES} engines with one cache, agent, router and watchdog, as kveik up starts them",
@@ -141,7 +144,7 @@ def _running(fleet: Fleet) -> Iterator[Fleet]:
         say(f"{ENGINES} engines are up")
         yield fleet
     finally:
-        fleet.kveik("down")
+        fleet.kveik("down", "--now", "--forget")
 
 
 class PoolWatch:
