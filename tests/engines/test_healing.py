@@ -123,7 +123,7 @@ def test_a_core_that_stands_still_is_isolated_evidence_is_saved_and_it_is_restar
     wait(lambda: states(node)["a"] == "ready", "it gets requests again")
     isolated, _, restarted, _ = found = events(node, began_s)
     assert [event.kind for event in found] == ["isolated", "evidence", "restarted", "readmitted"]
-    assert restarted.at_s - isolated.at_s >= SETTINGS.restart_grace_s - 1
+    assert restarted.at_s - isolated.at_s >= SETTINGS.restart_grace_s / 2, "it had its grace"
     view = node.launch.control.view("a")
     assert (view.pid != leader, view.restarts) == (True, 1)
     assert events(node, began_s, "b") == [], "the other engine was left alone"
