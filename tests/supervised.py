@@ -25,6 +25,15 @@ with socket.socket(socket.AF_UNIX) as sock:
     sock.listen()
     time.sleep(600)
 """
+#: Maps a shared-memory segment of Python's, whose remover is killed with it, and says its name.
+SEGMENT = """
+import time
+from multiprocessing import resource_tracker, shared_memory
+segment = shared_memory.SharedMemory(create=True, size=4096)
+resource_tracker.unregister(segment._name, "shared_memory")
+print(segment.name, flush=True)
+time.sleep(600)
+"""
 FAILS = "import sys; print('ValueError: no room for the KV cache', flush=True); sys.exit(3)"
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
 

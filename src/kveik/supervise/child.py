@@ -77,9 +77,13 @@ class Child:
         """The end of what this run wrote."""
         return text_since(self._log, self._log_offset)
 
+    def remember_segments(self) -> None:
+        """Note its shared memory, which must be removed for it if all of it is killed at once."""
+        self._segments |= shared_memory_of(self.pid)
+
     def terminate(self) -> None:
         """Ask the first process to end; it ends its children itself, when their work is done."""
-        self._remember_segments()
+        self.remember_segments()
         if self._server is not None:
             self._server.terminate()
         elif self.identity.alive:
@@ -90,7 +94,7 @@ class Child:
     def kill(self) -> None:
         """kill -9 of the whole group, and of what is left of it without its leader."""
         if not self.identity.replaced:
-            self._remember_segments()
+            self.remember_segments()
             kill_group(self.pid)
 
     def reap(self) -> None:
@@ -99,7 +103,3 @@ class Child:
             segment.unlink(missing_ok=True)
         if self._server is not None:
             self._server.kill()
-
-    def _remember_segments(self) -> None:
-        """Who would remove them may be killed before it does."""
-        self._segments |= shared_memory_of(self.pid)

@@ -127,6 +127,7 @@ class Keeper:
             why = "it ends with its supervisor" if record.tethered else "its description changed"
             self._end(why, 0.0 if record.tethered else None)
         elif record.ready:
+            child.remember_segments()
             self._go(Happening.ANSWERED, "adopted from an earlier supervisor")
             self._since_s = record.since_s
         else:
@@ -209,6 +210,7 @@ class Keeper:
             self._ended(why, simpler_may_help=simpler_may_help)
         elif self._watch.ready.is_set():
             self._life = dataclasses.replace(self._life, ever_ready=True, ready_s=self._now_s)
+            self._child.remember_segments()
             self._go(Happening.ANSWERED, f"after {waited_s:.1f} s")
         elif waited_s > self.part.start_s:
             said = cause(self._child.log_text)

@@ -11,7 +11,7 @@ from kveik.errors import EngineStartError
 from kveik.supervise.child import Child
 from kveik.supervise.part import Variant
 from tests.agents import wait_until
-from tests.supervised import FAILS, FAMILY, STUBBORN, a_part, group_is_empty, runs, script
+from tests.supervised import FAILS, FAMILY, SEGMENT, STUBBORN, a_part, group_is_empty, runs, script
 
 
 def start(folder: Path, variant: Variant, *, tethered: bool = False) -> Child:
@@ -121,3 +121,18 @@ def test_a_log_is_that_of_this_run(tmp_path: Path) -> None:
 def test_a_command_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(EngineStartError, match=r"cannot start part: .*/nowhere/vllm"):
         start(tmp_path, Variant(("/nowhere/vllm",)))
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+def test_shared_memory_of_a_killed_group_is_removed(tmp_path: Path, adopted: bool) -> None:
+    child = start(tmp_path, script(SEGMENT))
+    wait_until(lambda: "\n" in child.log_text, "it maps a segment")
+    segment = Path("/dev/shm") / child.log_text.strip()
+    assert segment.exists()
+    killer = Child.adopt(child.identity, tmp_path / "part.log") if adopted else child
+    assert killer is not None
+    killer.kill()
+    wait_until(lambda: killer.gone, "it is gone")
+    killer.reap()
+    assert not segment.exists()
+    child.reap()

@@ -20,6 +20,7 @@ from tests.supervised import (
     FAMILY,
     LISTENS,
     RUNS,
+    SEGMENT,
     STUBBORN,
     Changes,
     a_part,
@@ -98,6 +99,18 @@ def test_what_a_dead_leader_left_is_ended_before_the_next_start(tmp_path: Path, 
     os.kill(leader, signal.SIGKILL)
     until(keeper, State.WAITING)
     assert not runs(child)
+
+
+def test_shared_memory_of_a_part_that_somebody_else_killed_whole_is_removed(tmp_path: Path, keep: Keep) -> None:
+    socket = str(tmp_path / "s")
+    code = SEGMENT.replace("time.sleep(600)", f"import sys; sys.argv = ['', {socket!r}]\n{LISTENS}")
+    part = a_part(tmp_path, script(code), kind="engine", readiness=Readiness("socket", socket))
+    keeper = until(keep(part), State.READY)
+    segment = Path("/dev/shm") / part.log.read_text().strip()
+    assert segment.exists()
+    os.killpg(keeper.view.pid, signal.SIGKILL)
+    until(keeper, State.WAITING)
+    assert not segment.exists()
 
 
 def test_an_engine_that_served_waits_for_an_order(tmp_path: Path, keep: Keep) -> None:
