@@ -232,13 +232,17 @@ _THE_MODE = {
         r"does not support compilation mode",
     ),
 }
-#: Exit codes of a server that got SIGTERM or SIGINT: vLLM ends in order then, in the middle of a start, too.
-_TOLD_TO_END = frozenset({0, -15, 143, -2, 130})
+#: Exit codes of a server that got SIGTERM or SIGINT. Not 0: vLLM's API server ends so when a worker died, too.
+_TOLD_TO_END = frozenset({-15, 143, -2, 130})
 _DEVICE_MEMORY = re.compile(r"(?:CUDA|NPU) out of memory|OutOfMemoryError")
 
-_QUIET_LINE = re.compile(r"^(?:\([^)]*\) )?(?:DEBUG|INFO|WARNING) \d")
+#: Lines that explain nothing; the whole configuration, which is dumped at a worker's death, names all modes.
+_QUIET_LINE = re.compile(r"^(?:\([^)]*\) )?(?:(?:DEBUG|INFO|WARNING) \d|ERROR .{0,60}\] Dumping )")
 _LINE_HEAD = re.compile(r"^(?:\([^)]*\) ?)?(?:(?:ERROR|CRITICAL) [\d-]+ [\d:.,]+ \[[^\]]*\] ?)?")
-_CAUSE = re.compile(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Compiler|Failed|Interrupt|NotFound)\b.*")
+_CAUSE = re.compile(
+    r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Compiler|Failed|Interrupt|NotFound)\b.*"
+    r"|^Worker proc \S+ died unexpectedly.*"
+)
 _FOLLOWS_FROM_ANOTHER = re.compile(r"See root cause above|WorkerProc initialization failed")
 _REASON_MAX = 240
 
@@ -252,7 +256,7 @@ def why_it_failed(log: str, exit_code: int | None = None) -> StartFailure:
     failure that nothing explains may be the mode's: graph capture often dies without a word, and there are only a
     few simpler modes to try.
     """
-    if exit_code in _TOLD_TO_END:  # its log shows how it broke off, which is nobody's fault
+    if exit_code in _TOLD_TO_END:  # its log shows how it broke off, which is no mode's fault
         return StartFailure(False, "somebody told it to end while it started")
     lines = [_LINE_HEAD.sub("", line).rstrip() for line in log.splitlines() if not _QUIET_LINE.match(line)]
     cause = _cause(lines)

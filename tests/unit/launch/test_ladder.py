@@ -199,10 +199,18 @@ def test_a_start_that_was_killed_without_a_word_wanted_too_much_memory() -> None
 
 
 def test_a_start_that_was_told_to_end_says_nothing_about_its_mode() -> None:
-    for code in (0, -15, 143, 130):
+    for code in (-15, 143, 130):
         failure = why_it_failed(logged("in capture_model", "RuntimeError: cancelled"), code)
         assert not failure.simpler_may_help
         assert failure.reason == "somebody told it to end while it started"
+
+
+def test_a_worker_that_died_is_the_reason_and_not_what_is_dumped_or_told_after_it() -> None:
+    died = "Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor."
+    dumped = "Dumping input data for V1 LLM engine with config: {'cudagraph_capture_sizes': []}, captured graphs"
+    failure = why_it_failed(logged(died, dumped, "RuntimeError: cancelled"), 0)
+    assert failure.simpler_may_help
+    assert failure.reason == died
 
 
 def test_a_start_that_ended_silently_may_be_the_modes_fault() -> None:
