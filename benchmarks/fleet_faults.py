@@ -37,12 +37,18 @@ WHOLE_PATIENCE_S = 400.0
 BEFORE_S = 5.0
 LONG_TOKENS = 600
 
-FAILED, WRONG, WHOLE, SLOWEST = "requests that failed", "wrong answers", "until it is whole again", "slowest answer"
+FAILED, CUT, WRONG = "requests that failed", "streams that had begun and were cut off", "wrong answers"
+WHOLE, SLOWEST = "until it is whole again", "slowest answer"
 ISOLATED = "stopped core: until it gets no more requests"
-UNITS = {FAILED: "requests", WRONG: "answers", WHOLE: "s", SLOWEST: "s", ISOLATED: "s"}
+UNITS = {FAILED: "requests", CUT: "streams", WRONG: "answers", WHOLE: "s", SLOWEST: "s", ISOLATED: "s"}
 PARTS = ("engine", "worker", "agent", "router", "watchdog", "etcd", "stopped core")
-#: A client's connection to the router itself dies with it; everybody else's failure would be the fleet's.
+BEGUN = ("engine", "worker", "stopped core", "router")
+#: A client's connection dies with the router, and a stream with the engine that had begun it; nothing else may fail.
 CLAIMS = [
+    *(
+        Claim(group=CUT, first=part, direction="at most", bound=CLIENTS if part in BEGUN else 0, kind="value")
+        for part in PARTS
+    ),
     *(
         Claim(group=FAILED, first=part, direction="at most", bound=0, kind="value")
         for part in PARTS
@@ -168,6 +174,7 @@ class Stand:
         tally = clients.stop()
         _tell(part, whole_s, tally)
         rounds[FAILED].add(part, len(tally.failures))
+        rounds[CUT].add(part, len(tally.cuts))
         rounds[WRONG].add(part, len(tally.wrong))
         rounds[WHOLE].add(part, whole_s)
         rounds[SLOWEST].add(part, tally.slowest_s)
@@ -235,9 +242,9 @@ class Stand:
 def _tell(part: str, whole_s: float, tally: Tally) -> None:
     say(
         f"{part}: whole again after {whole_s:.1f} s; {len(tally.asked)} requests, {len(tally.failures)} failed, "
-        f"{len(tally.wrong)} wrong, slowest {tally.slowest_s:.1f} s"
+        f"{len(tally.cuts)} streams cut off, {len(tally.wrong)} wrong, slowest {tally.slowest_s:.1f} s"
     )
-    for complaint in [*tally.failures, *tally.wrong][:3]:
+    for complaint in [*tally.failures, *tally.cuts, *tally.wrong][:3]:
         say(f"  {complaint}")
 
 

@@ -8,18 +8,22 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from kveik.engine.client import Completion, CompletionRequest, EngineClient
+from kveik.engine.client import Completion, CompletionRequest, EngineClient, EngineStreamError
 from kveik.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request: when it was sent and over (monotonic seconds), and why it failed, empty if it did not."""
+    """One request: when it was sent and over (monotonic seconds), and why it failed, empty if it did not.
+
+    ``cut``: its stream had begun and ended with an error, which is honest when the engine that sent it has died.
+    """
 
     sent_s: float
     over_s: float
     ttft_s: float = 0.0
     failure: str = ""
+    cut: str = ""
     wrong: str = ""
 
 
@@ -33,6 +37,11 @@ class Tally:
     def failures(self) -> list[str]:
         """Why requests failed."""
         return [one.failure for one in self.asked if one.failure]
+
+    @property
+    def cuts(self) -> list[str]:
+        """How streams ended that had begun."""
+        return [one.cut for one in self.asked if one.cut]
 
     @property
     def wrong(self) -> list[str]:
@@ -53,7 +62,7 @@ class SteadyClients:
     """``count`` clients in threads, each with one request under way at any time. A context manager.
 
     ``expected`` has the right token ids for each prompt; without it the first answer to a prompt is
-    taken for right. Only whole answers count: a stream that was cut is a failure.
+    taken for right. Only whole answers are answers.
     """
 
     def __init__(
@@ -114,6 +123,8 @@ class SteadyClients:
         sent_s = time.monotonic()
         try:
             answer = self._client.complete(CompletionRequest(prompt, self._answer_tokens), self._model)
+        except EngineStreamError as error:
+            return Asked(sent_s, time.monotonic(), cut=str(error))
         except EngineError as error:
             return Asked(sent_s, time.monotonic(), failure=str(error))
         return Asked(sent_s, time.monotonic(), answer.ttft_s, wrong=self._difference(prompt, answer))

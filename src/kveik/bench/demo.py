@@ -54,8 +54,8 @@ class Demonstrated:
 
     @property
     def fine(self) -> bool:
-        """Whether all answers were equal and no request failed."""
-        return all(row.equal for row in self.rows) and not self.outage.tally.failures and not self.outage.tally.wrong
+        """Whether all answers were equal and no request failed but what the killed engine had begun."""
+        return all(row.equal for row in self.rows) and self.outage.fine
 
 
 class Demo:

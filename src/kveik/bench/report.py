@@ -57,13 +57,19 @@ def survived(outage: Outage) -> str:
     """What clients saw of the killed engine, in plain words."""
     tally = outage.tally
     told = f"{outage.engine} was killed with -9 under load and got requests again after {outage.back_s:.0f} s"
-    if not tally.failures and not tally.wrong:
-        asked = f"all {len(tally.asked)} requests of the clients were answered"
-        return f"{told}; {asked}, the slowest in {tally.slowest_s:.1f} s."
-    return (
-        f"{told}; BUT of {len(tally.asked)} requests {len(tally.failures)} FAILED and {len(tally.wrong)} were answered "
-        f"otherwise than before: {(tally.failures + tally.wrong)[0]}"
-    )
+    asked, cuts = len(tally.asked), len(tally.cuts)
+    if not outage.fine:
+        return (
+            f"{told}; BUT of {asked} requests {len(tally.failures)} FAILED, {cuts} streams were cut off and "
+            f"{len(tally.wrong)} were answered otherwise than before: {(tally.failures + tally.wrong + tally.cuts)[0]}"
+        )
+    answered = f"all {asked} requests of the clients were answered"
+    if cuts:
+        answered = (
+            f"of {asked} requests of the clients {cuts} ended with an error, since the engine had begun their answer, "
+            "and all others were answered"
+        )
+    return f"{told}; {answered}, the slowest in {tally.slowest_s:.1f} s."
 
 
 def document(found: Demonstrated, machine: Machine, model: str, date: datetime.datetime) -> dict[str, Any]:
@@ -81,6 +87,7 @@ def document(found: Demonstrated, machine: Machine, model: str, date: datetime.d
             "back_s": round(outage.back_s, 1),
             "requests": len(outage.tally.asked),
             "failed": len(outage.tally.failures),
+            "cut": len(outage.tally.cuts),
             "wrong": len(outage.tally.wrong),
             "slowest_s": round(outage.tally.slowest_s, 3),
         },

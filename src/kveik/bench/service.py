@@ -26,11 +26,17 @@ _FIRST_ANSWERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What clients saw while an engine was killed. ``back_s``: from the kill until it got requests again."""
+    """What ``clients`` saw while an engine was killed. ``back_s``: from the kill until it got requests again."""
 
     engine: str
     back_s: float
     tally: Tally
+    clients: int = _CLIENTS
+
+    @property
+    def fine(self) -> bool:
+        """Whether nothing was lost but streams that the killed engine had begun: one a client at most."""
+        return not self.tally.failures and not self.tally.wrong and len(self.tally.cuts) <= self.clients
 
 
 class Service(Protocol):
@@ -98,7 +104,7 @@ class RoutedService:
         outage = Outage(engine.name, back_s, clients.stop())
         self._say(
             f"{engine.name} gets requests again after {back_s:.0f} s; meanwhile {len(outage.tally.asked)} requests "
-            f"were answered, {len(outage.tally.failures)} failed"
+            f"were made, {len(outage.tally.failures)} failed, {len(outage.tally.cuts)} streams were cut off"
         )
         return outage
 

@@ -102,16 +102,17 @@ def open_access(args: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     if config is None:
         if not args.router:
             raise ConfigError(f"no {DEFAULT_CONFIG} is here: say where the fleet is with --config FILE or --router URL")
-        return Access(_routers(args.router, args.token_file, environ))
+        return Access(routers_at(args.router, args.token_file, environ))
     spec = read_fleet(config, environ, {"node": args.node} if args.node else None)
     router = load(RouterSettings, file=config, environ=environ)
     urls = args.router or router_urls(spec, router, load(WatchdogSettings, file=config, environ=environ))
     folder = node_folder(spec.settings, spec.node.name, environ)
     token_file = args.token_file or router.admission_token_file
-    return Access(_routers(urls, token_file, environ), config.absolute(), spec, folder)
+    return Access(routers_at(urls, token_file, environ), config.absolute(), spec, folder)
 
 
-def _routers(urls: Sequence[str], token_file: str, environ: Mapping[str, str]) -> Routers:
+def routers_at(urls: Sequence[str], token_file: str, environ: Mapping[str, str]) -> Routers:
+    """The routers at these addresses, with the admission token. Raises :class:`ConfigError` if it cannot be read."""
     read_token(token_file, environ)  # said now if it cannot be read
     return Routers(
         [FleetClient(url, token=lambda: read_token(token_file, environ), deadline_s=ROUTER_S) for url in urls]

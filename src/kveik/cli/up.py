@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kveik.cli.fleet_access import DEFAULT_CONFIG, Say, sayer
+from kveik.cli.fleet_access import DEFAULT_CONFIG, Say, routers_at, sayer
 from kveik.cli.settings_flags import log_to_stderr
 from kveik.errors import ConfigError, KveikError
 from kveik.launch.printing import KINDS, printed_file
 from kveik.launch.progress import Outcome, StartProgress, outcome
 from kveik.launch.start_times import StartTimes
-from kveik.launch.up import Launch, check, detach, first_answer, this_machine, with_log_ends
+from kveik.launch.up import Launch, check, detach, first_answer, join_pool, this_machine, with_log_ends
 from kveik.launch.welcome import example, has_chat_template, welcome
 from kveik.supervise.log_file import last_lines
 from kveik.supervise.messages import ProcessView, StatusAnswer
@@ -33,8 +33,9 @@ EPILOG = """\
   kveik up -d                             run in the background; then: kveik status, kveik logs, kveik down
 
 Everything that would keep it from starting is said before anything starts. Each part is ready when it does its work:
-an engine when it has computed a token, the whole when the router has given an answer. A second `kveik up` finds what
-runs and changes only what differs. The first Ctrl-C lets running requests finish, the second does not.
+an engine when it has computed a token, the whole when the router has given an answer and sends requests to all engines.
+A second `kveik up` finds what runs and changes only what differs. The first Ctrl-C lets running requests finish, the
+second does not.
 
 exit codes:
   0  all is ready (-d, or a second up), or it was ended by Ctrl-C
@@ -131,6 +132,9 @@ class Start:
             self.say(f"asking for a first answer at {launch.router_url}")
             if told := first_answer(launch, alive):
                 self.say(told)
+        routers = routers_at([launch.router_url], launch.tables.router.admission_token_file, launch.here.environ)
+        if told := join_pool(launch, routers.look, alive):
+            self.say(told)
         chat = has_chat_template(launch.model_folder)
         key = bool(launch.tables.router.keys_file)
         request = example(launch.router_url, launch.model or "MODEL", chat=chat, key=key)

@@ -33,6 +33,10 @@ class EngineStatusError(EngineError):
         self.text = text
 
 
+class EngineStreamError(EngineError):
+    """A stream that had begun ended with an error, or without its end mark."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model that an engine serves. ``max_model_tokens`` is 0 when the engine does not say."""
@@ -267,9 +271,9 @@ def _events(response: http.client.HTTPResponse, url: str) -> Iterator[Mapping[st
             return
         event = shape.mapping(shape.parsed(data, f"{url}: an event of the stream"), f"{url}: an event of the stream")
         if "error" in event:
-            raise EngineError(f"{url}: error in the stream: {data[:500].decode('utf8', 'replace')}")
+            raise EngineStreamError(f"{url}: error in the stream: {data[:500].decode('utf8', 'replace')}")
         yield event
-    raise EngineError(f"{url}: the stream ended before [DONE]")
+    raise EngineStreamError(f"{url}: the stream ended before [DONE]")
 
 
 class _Answer:

@@ -13,13 +13,14 @@ import psutil
 
 from kveik.engine.client import CompletionRequest, EngineClient, EngineStatusError
 from kveik.engine.group import living_members_of
-from kveik.errors import EngineError, SuperviseError
+from kveik.errors import EngineError, FleetError, SuperviseError
 from kveik.launch.addresses import router_url, runs_router
 from kveik.launch.data_parallel import is_headless
 from kveik.launch.fleet_spec import read_fleet
 from kveik.launch.machine import look as look_at_machine
 from kveik.launch.parts import Here, Tables, describe_node, read_tables
 from kveik.launch.place import Place
+from kveik.launch.pool import Pool
 from kveik.launch.preflight import Problem, needs_of, problems
 from kveik.launch.preflight_look import look
 from kveik.records import Listener
@@ -151,6 +152,28 @@ def first_answer(launch: Launch, alive: Callable[[], bool], timeout_s: float = R
             return ""
         if time.monotonic() > until_s or not alive():
             raise SuperviseError(f"engines are ready, but the router gives no answer: {trouble}")
+        time.sleep(_POLL_S)
+
+
+def join_pool(launch: Launch, pool: Callable[[], Pool], alive: Callable[[], bool], timeout_s: float = ROUTE_S) -> str:
+    """Wait until the router sends requests to all of this node's engines; what is to be said otherwise.
+
+    ``pool`` shows what the router sees, ``alive`` says whether to go on waiting. An engine on hold is not waited for:
+    somebody wants it so.
+    """
+    wanted = [engine.name for engine in launch.spec.engines_of(launch.node) if not is_headless(engine)]
+    until_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            seen = pool()
+        except FleetError as error:
+            return f"whether all engines get requests is not known: {error}"
+        out = [name for name in wanted if name not in seen or not (seen[name].takes or seen[name].out)]
+        if not out:
+            held = [f"{name} ({seen[name].state}: {seen[name].why})" for name in wanted if seen[name].out]
+            return f"these get no requests: {', '.join(held)}" if held else ""
+        if time.monotonic() > until_s or not alive():
+            return f"the router does not send to these yet: {', '.join(out)}; kveik status says why"
         time.sleep(_POLL_S)
 
 

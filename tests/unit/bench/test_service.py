@@ -70,6 +70,7 @@ def test_a_killed_engine_costs_no_request_and_comes_back(engines: dict[str, SimP
     assert len(outage.tally.asked) >= 8
     assert outage.back_s > 0
     assert "killed with -9" in fleet.said[0]
+    assert outage.fine
     assert "0 failed" in fleet.said[1]
 
 

@@ -86,10 +86,15 @@ def test_readiness_is_an_answer_through_the_router(
         return "said about it"
 
     monkeypatch.setattr(up, "first_answer", answer)
+    monkeypatch.setattr(up, "join_pool", lambda launch, pool, alive: "engine-2 gets no requests")
     begun, said = start(tmp_path)
     assert begun.until_ready(lambda: [READY]) == 0
     assert asked == [begun.launch.router_url]
-    assert said[-2:] == ["said about it", f"the fleet is ready at {begun.launch.router_url}"]
+    assert said[-3:] == [
+        "said about it",
+        "engine-2 gets no requests",
+        f"the fleet is ready at {begun.launch.router_url}",
+    ]
     assert "curl" in capsys.readouterr().out
 
 

@@ -11,9 +11,10 @@ from typing import ClassVar
 import pytest
 
 from kveik.engine.group import ProcessId, identity_of
-from kveik.errors import ConfigError, SuperviseError
+from kveik.errors import AdmissionError, ConfigError, SuperviseError
 from kveik.launch.parts import Here
-from kveik.launch.up import Launch, check, detach, first_answer, with_log_ends
+from kveik.launch.pool import Pool, PooledEngine
+from kveik.launch.up import Launch, check, detach, first_answer, join_pool, with_log_ends
 from kveik.supervise.adopt import KeptRecord, write_estate
 from kveik.supervise.messages import ProcessView, StatusAnswer
 from tests.fleets import SimFleet
@@ -146,6 +147,39 @@ def test_a_router_that_never_answers_is_given_up_with_its_words(launch: Launch) 
         first_answer(launch, lambda: True, timeout_s=0.0)
     with pytest.raises(SuperviseError, match="HTTP 503"):
         first_answer(launch, lambda: False)
+
+
+def pool(state: str, *, takes: bool = False, out: bool = False) -> Pool:
+    """The first engine so, the second one in order."""
+    return {
+        "engine-1": PooledEngine("engine-1", "http://127.0.0.1:1", state, takes, out, why="update"),
+        "engine-2": PooledEngine("engine-2", "http://127.0.0.1:2", "ready", takes=True),
+    }
+
+
+def test_all_engines_are_waited_for_until_the_router_sends_to_them(launch: Launch) -> None:
+    looks: list[Pool] = [{}, pool("announced"), pool("ready", takes=True)]
+    assert join_pool(launch, lambda: looks.pop(0), lambda: True) == ""
+    assert looks == []
+
+
+def test_an_engine_that_somebody_holds_is_told_and_not_waited_for(launch: Launch) -> None:
+    told = join_pool(launch, lambda: pool("draining", out=True), lambda: True)
+    assert told == "these get no requests: engine-1 (draining: update)"
+
+
+def test_an_engine_that_does_not_join_in_time_is_named(launch: Launch) -> None:
+    assert "does not send to these yet: engine-1" in join_pool(
+        launch, lambda: pool("announced"), lambda: True, timeout_s=0.0
+    )
+    assert "does not send to these yet: engine-1" in join_pool(launch, lambda: pool("lost"), lambda: False)
+
+
+def test_a_router_that_does_not_tell_its_engines_is_no_failure(launch: Launch) -> None:
+    def refuses() -> Pool:
+        raise AdmissionError("the router wants a token")
+
+    assert "not known: the router wants a token" in join_pool(launch, refuses, lambda: True)
 
 
 def test_what_failed_is_told_with_the_end_of_its_log() -> None:
