@@ -13,8 +13,8 @@ export HF_HUB_OFFLINE := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # Test files and sources that need vLLM are chosen by their imports (tests/conftest.py). Files with engines run two at a
-# time; WORKERS=3 does the same with the others, most of which wait more than they compute. 0: one test after the other.
-WORKERS ?= 0
+# time, the others three at a time, since most of them wait more than they compute. 0: one test after the other.
+WORKERS ?= 3
 ENGINE_WORKERS ?= 2
 PYTEST_DEV := $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile
 PYTEST_VLLM := $(VLLM)/python -m pytest -m vllm -n $(ENGINE_WORKERS) --dist loadfile

@@ -41,6 +41,13 @@ def test_its_file_reads_back_as_a_fleet(plan: FleetPlan, tmp_path: Path) -> None
     assert spec.engines[0].settings.kv_cache_bytes == 16384 * 8
 
 
+def test_a_deep_folder_keeps_its_sockets_where_paths_are_short_enough(tmp_path: Path) -> None:
+    deep = FleetPlan(model=tmp_path, engine_python="p", folder=tmp_path / ("deep" * 20))
+    assert len(str(deep.state)) < 64
+    assert deep.state != FleetPlan(model=tmp_path, engine_python="p", folder=tmp_path / ("other" * 20)).state
+    assert FleetPlan(model=tmp_path, engine_python="p", folder=Path("/f")).state == Path("/f/state")
+
+
 def test_an_engines_python_that_is_none_is_told_before_anything_starts(plan: FleetPlan, tmp_path: Path) -> None:
     real = FleetPlan(model=plan.model, engine_python="no-such-python", folder=tmp_path / "g")
     with pytest.raises(ConfigError, match="no-such-python"), RunningFleet(real, lambda _: None):

@@ -1,11 +1,13 @@
 """Two real engines, agent, router and watchdog on this machine, started with ``kveik up`` as a user would."""
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,8 @@ from kveik.verify.proof import Say, Subject
 from kveik.verify.testbed import PATIENT, core_of, kv_bytes_per_token, read_model_config
 
 _NODE = "local"
+#: Leaves room for the node's folder and the longest name of a socket in it.
+_STATE_BYTES_MAX = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +48,19 @@ class FleetPlan:
     watchdog: Mapping[str, Any] = field(default_factory=dict)
     simulated: bool = False
 
+    @property
+    def state(self) -> Path:
+        """Where logs and sockets are. Paths of Unix sockets are short, so a deep folder gets a substitute."""
+        inside = self.folder / "state"
+        if len(os.fsencode(inside)) <= _STATE_BYTES_MAX:
+            return inside
+        return Path(tempfile.gettempdir()) / f"kveik-{hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]}"
+
     def tables(self, token_bytes: int, ports: Sequence[int], cores: Sequence[int]) -> Mapping[str, Any]:
         """The configuration: tables by name. ``ports``: of the router, then of each engine."""
         kv_tokens = max(self.engine_tokens, self.max_model_tokens + 1024)
         return {
-            "fleet": {"name": "measured", "state_folder": str(self.folder / "state")},
+            "fleet": {"name": "measured", "state_folder": str(self.state)},
             "engine": {
                 "python": self.engine_python,
                 "model": str(self.model),
@@ -91,7 +103,7 @@ class RunningFleet:
         self.plan = plan
         self._say = say
         self.config = plan.folder / "kveik.toml"
-        self.control = ControlClient(str(NodeFolder(plan.folder / "state" / _NODE).control_socket))
+        self.control = ControlClient(str(NodeFolder(plan.state / _NODE).control_socket))
         self.router_url = ""
 
     def __enter__(self) -> Self:
@@ -101,8 +113,8 @@ class RunningFleet:
         token_bytes = kv_bytes_per_token(read_model_config(self.plan.model), self.plan.dtype)
         ports = [free_port() for _ in range(self.plan.engines + 1)]
         self.plan.folder.mkdir(parents=True, exist_ok=True)
-        for left_over in ("state", "blocks"):
-            shutil.rmtree(self.plan.folder / left_over, ignore_errors=True)
+        for left_over in (self.plan.state, self.plan.folder / "blocks"):
+            shutil.rmtree(left_over, ignore_errors=True)
         self.config.write_text(toml(self.plan.tables(token_bytes, ports, sorted(os.sched_getaffinity(0)))))
         self.router_url = f"http://127.0.0.1:{ports[0]}"
         try:
@@ -141,7 +153,7 @@ class RunningFleet:
         command = [sys.executable, "-m", "kveik.cli.main", *words, "--config", str(self.config)]
         code = subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode
         if code:
-            raise EngineStartError(f"kveik {words[0]} ended with {code}; its logs are in {self.plan.folder / 'state'}")
+            raise EngineStartError(f"kveik {words[0]} ended with {code}; its logs are in {self.plan.state}")
 
     def _down(self) -> None:
         with contextlib.suppress(EngineStartError):
