@@ -17,11 +17,11 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 3
 ENGINE_WORKERS ?= 2
 PYTEST_DEV := $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile
-PYTEST_VLLM := $(VLLM)/python -m pytest -m vllm -n $(ENGINE_WORKERS) --dist loadfile
+PYTEST_VLLM := $(VLLM)/python -m pytest -m "vllm and not long" -n $(ENGINE_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check bench verify models docs format dev vllm lmcache peers demo-model clean
+.PHONY: help demo test test-long check bench verify models docs format dev vllm lmcache peers demo-model clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -34,6 +34,9 @@ test: dev vllm models ## all tests, those with real vLLM engines too
 	echo '$(PYTEST_DEV) -m "not vllm"'; $(PYTEST_DEV) -m "not vllm" || status=1; \
 	echo '$(PYTEST_VLLM)'; $(PYTEST_VLLM) || status=1; \
 	exit $$status
+
+test-long: dev vllm models ## rolls, healing, compiling and groups with real engines: a quarter of an hour more
+	$(VLLM)/python -m pytest -m long
 
 check: dev ## format, lint, types, import contract, docs, unit tests: about a minute
 	$(DEV)/ruff format --check

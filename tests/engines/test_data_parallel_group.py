@@ -15,7 +15,7 @@ from kveik.launch.parts import Here, describe_node, read_tables
 from tests.agents import wait_until
 
 START_S = 800.0
-pytestmark = pytest.mark.timeout(1000)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1000)]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from kveik.supervise.client import ControlClient
 from tests.agents import wait_until
 
 PATIENCE_S = 800.0
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 #: No compiler until the file is there: an eager engine has a few small functions to compile at its first request.
 COMPILER = '#!/bin/sh\n[ -e {0}/there ] && exec c++ "$@"\nexit 1\n'

@@ -19,7 +19,7 @@ from kveik.telemetry.events import Event, read_events
 from tests.agents import wait_until
 from tests.engines.node import MODEL, Node
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.engine, pytest.mark.long, pytest.mark.timeout(1800)]
 
 SETTINGS = WatchdogSettings()
 #: Engines that share two cores with other tests start in minutes.

@@ -33,7 +33,7 @@ STREAM_TOKENS = 200
 CLIENTS = 4
 PROMPTS = [tuple(range(start, start + 60)) for start in range(100, 500, 50)]
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @dataclass

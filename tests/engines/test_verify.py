@@ -11,6 +11,7 @@ import pytest
 
 from kveik.bench.workload import Route
 from kveik.cli.main import main
+from tests.processor import HAS_AMX
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -38,6 +39,7 @@ def no_child_is_left() -> bool:
     return not [child for child in psutil.Process().children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.long
 def test_a_model_with_sliding_windows_holds_in_every_leg(verify: Callable[..., tuple[int, dict[str, Any]]]) -> None:
     code, document = verify("tiny-gemma3", "--answer-tokens", "8")
     assert code == 0, [one["complaints"] for one in document["legs"]]
@@ -50,6 +52,7 @@ def test_a_model_with_sliding_windows_holds_in_every_leg(verify: Callable[..., t
     assert no_child_is_left()
 
 
+@pytest.mark.skipif(HAS_AMX, reason="vLLM 0.32's worker dies of this tiny model in bfloat16 on a processor with AMX")
 def test_in_bfloat16_the_local_hit_is_the_reference(verify: Callable[..., tuple[int, dict[str, Any]]]) -> None:
     code, document = verify("tiny-qwen3", "--dtype", "bfloat16", "--skip", "restart", "--mode", "single")
     assert code == 0, [one["complaints"] for one in document["legs"]]
@@ -74,6 +77,7 @@ def test_wrong_bytes_under_a_valid_checksum_are_caught_at_a_hit_rate_of_100_perc
         assert all(answer["logprob_distance"] != 0 for answer in found["answers"])
 
 
+@pytest.mark.long
 def test_the_demonstration_writes_results_and_plot_and_stops_everything(
     engine_python: str, model: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,7 +89,9 @@ def test_the_demonstration_writes_results_and_plot_and_stops_everything(
         assert row["equal"]
         assert set(row["routes"]) == {route.name.lower() for route in Route}
         assert row["routes"]["other"]["hit_tokens"] == row["routes"]["local"]["hit_tokens"] > 0
-    assert "times faster" in capsys.readouterr().out.splitlines()[-1]
+    assert "times faster" in (shown := capsys.readouterr().out)
+    assert "killed with -9 under load" in shown.splitlines()[-1]
+    assert document["outage"]["failed"] == document["outage"]["wrong"] == 0
     if importlib.util.find_spec("matplotlib"):  # the plot itself is tested where it is installed
         assert (tmp_path / "ttft.png").stat().st_size > 10_000
     assert no_child_is_left()

@@ -135,6 +135,7 @@ def longest_pause_s(watched: Watched) -> float:
     return max(after - before for before, after in pairwise(times))
 
 
+@pytest.mark.long
 def test_twelve_long_prompts_at_once_make_it_busy_and_never_sick(watched: Watched) -> None:
     watched.until(Condition.READY, 300)
     watched.seen.clear()
