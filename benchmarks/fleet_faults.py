@@ -173,7 +173,7 @@ class Stand:
             time.sleep(BEFORE_S)
         tally = clients.stop()
         _tell(part, whole_s, tally)
-        rounds[FAILED].add(part, len(tally.failures))
+        rounds[FAILED].add(part, len(tally.lost))
         rounds[CUT].add(part, len(tally.cuts))
         rounds[WRONG].add(part, len(tally.wrong))
         rounds[WHOLE].add(part, whole_s)
@@ -241,10 +241,10 @@ class Stand:
 
 def _tell(part: str, whole_s: float, tally: Tally) -> None:
     say(
-        f"{part}: whole again after {whole_s:.1f} s; {len(tally.asked)} requests, {len(tally.failures)} failed, "
+        f"{part}: whole again after {whole_s:.1f} s; {len(tally.asked)} requests, {len(tally.lost)} failed, "
         f"{len(tally.cuts)} streams cut off, {len(tally.wrong)} wrong, slowest {tally.slowest_s:.1f} s"
     )
-    for complaint in [*tally.failures, *tally.cuts, *tally.wrong][:3]:
+    for complaint in [*tally.failures, *tally.wrong][:3]:
         say(f"  {complaint}")
 
 

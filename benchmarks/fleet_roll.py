@@ -193,21 +193,19 @@ def _measure(fleet: Fleet, rounds: dict[str, Round]) -> Course:
             lines = fleet.kveik("roll", "--json")
             over_s = time.monotonic()
             _wait_for(clients, len(clients.tally.asked) + AROUND)
-        asked = clients.stop().asked
+        tally = clients.stop()
     _note_steps(lines, rounds[STEPS])
-    failures = [one.failure for one in asked if one.failure]
-    for failure in failures:
+    for failure in tally.failures:
         say(f"failed: {failure}")
-    cut = sum("stream" in failure for failure in failures)
-    rounds[FAILED].add(ROLL, len(failures) - cut)
-    rounds[CUT].add(ROLL, cut)
+    rounds[FAILED].add(ROLL, len(tally.lost))
+    rounds[CUT].add(ROLL, len(tally.cuts))
     rounds[POOL].add(ROLL, min(count for _, count in watch.counts))
     rounds[SECONDS].add(ROLL, over_s - began_s)
-    for one in asked:
+    for one in tally.asked:
         if not one.failure:
             rounds[TTFT].add(_when(one, began_s, over_s), one.ttft_s)
-    say(f"{len(asked)} streams, {len(failures)} of them failed, in {over_s - began_s:.0f} s of roll")
-    return Course(began_s, over_s, asked, watch.counts)
+    say(f"{len(tally.asked)} streams, {len(tally.failures)} of them failed, in {over_s - began_s:.0f} s of roll")
+    return Course(began_s, over_s, tally.asked, watch.counts)
 
 
 def _draw(course: Course, path: Path) -> None:

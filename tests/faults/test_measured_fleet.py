@@ -59,7 +59,7 @@ def test_a_killed_engine_is_healed_while_clients_ask_and_nothing_stays_behind(fl
     service = fleet.service()
     service.through(service.second).complete(CompletionRequest((1, 2, 3), 2), service.second.model)
     outage = service.lose(service.first)
-    assert outage.tally.failures == []
+    assert outage.tally.lost == []
     assert len(outage.tally.asked) >= 8
     parts = {part.name: part for part in fleet.control.status().processes}
     assert {"agent", "engine-1", "engine-2", "router", "watchdog"} <= parts.keys()

@@ -16,14 +16,14 @@ from kveik.errors import EngineError
 class Asked:
     """One request: when it was sent and over (monotonic seconds), and why it failed, empty if it did not.
 
-    ``cut``: its stream had begun and ended with an error, which is honest when the engine that sent it has died.
+    ``cut``: it failed when its stream had begun, which is honest where the engine that sent it has died.
     """
 
     sent_s: float
     over_s: float
     ttft_s: float = 0.0
     failure: str = ""
-    cut: str = ""
+    cut: bool = False
     wrong: str = ""
 
 
@@ -35,13 +35,18 @@ class Tally:
 
     @property
     def failures(self) -> list[str]:
-        """Why requests failed."""
+        """Why requests failed, streams that had begun among them."""
         return [one.failure for one in self.asked if one.failure]
+
+    @property
+    def lost(self) -> list[str]:
+        """Why requests failed of which nothing had been answered."""
+        return [one.failure for one in self.asked if one.failure and not one.cut]
 
     @property
     def cuts(self) -> list[str]:
         """How streams ended that had begun."""
-        return [one.cut for one in self.asked if one.cut]
+        return [one.failure for one in self.asked if one.cut]
 
     @property
     def wrong(self) -> list[str]:
@@ -123,10 +128,8 @@ class SteadyClients:
         sent_s = time.monotonic()
         try:
             answer = self._client.complete(CompletionRequest(prompt, self._answer_tokens), self._model)
-        except EngineStreamError as error:
-            return Asked(sent_s, time.monotonic(), cut=str(error))
         except EngineError as error:
-            return Asked(sent_s, time.monotonic(), failure=str(error))
+            return Asked(sent_s, time.monotonic(), failure=str(error), cut=isinstance(error, EngineStreamError))
         return Asked(sent_s, time.monotonic(), answer.ttft_s, wrong=self._difference(prompt, answer))
 
     def _difference(self, prompt: tuple[int, ...], answer: Completion) -> str:

@@ -60,8 +60,8 @@ def survived(outage: Outage) -> str:
     asked, cuts = len(tally.asked), len(tally.cuts)
     if not outage.fine:
         return (
-            f"{told}; BUT of {asked} requests {len(tally.failures)} FAILED, {cuts} streams were cut off and "
-            f"{len(tally.wrong)} were answered otherwise than before: {(tally.failures + tally.wrong + tally.cuts)[0]}"
+            f"{told}; BUT of {asked} requests {len(tally.lost)} FAILED, {cuts} streams were cut off and "
+            f"{len(tally.wrong)} were answered otherwise than before: {(tally.lost + tally.wrong + tally.cuts)[0]}"
         )
     answered = f"all {asked} requests of the clients were answered"
     if cuts:
@@ -86,7 +86,7 @@ def document(found: Demonstrated, machine: Machine, model: str, date: datetime.d
             "engine": outage.engine,
             "back_s": round(outage.back_s, 1),
             "requests": len(outage.tally.asked),
-            "failed": len(outage.tally.failures),
+            "failed": len(outage.tally.lost),
             "cut": len(outage.tally.cuts),
             "wrong": len(outage.tally.wrong),
             "slowest_s": round(outage.tally.slowest_s, 3),

@@ -36,7 +36,7 @@ class Outage:
     @property
     def fine(self) -> bool:
         """Whether nothing was lost but streams that the killed engine had begun: one a client at most."""
-        return not self.tally.failures and not self.tally.wrong and len(self.tally.cuts) <= self.clients
+        return not self.tally.lost and not self.tally.wrong and len(self.tally.cuts) <= self.clients
 
 
 class Service(Protocol):
@@ -104,7 +104,7 @@ class RoutedService:
         outage = Outage(engine.name, back_s, clients.stop())
         self._say(
             f"{engine.name} gets requests again after {back_s:.0f} s; meanwhile {len(outage.tally.asked)} requests "
-            f"were made, {len(outage.tally.failures)} failed, {len(outage.tally.cuts)} streams were cut off"
+            f"were made, {len(outage.tally.lost)} failed, {len(outage.tally.cuts)} streams were cut off"
         )
         return outage
 

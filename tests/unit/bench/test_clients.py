@@ -44,6 +44,12 @@ def test_an_answer_that_is_not_the_right_one_is_noticed(engine: SimulatedEngine)
     assert "expected [99, 98]" in clients.tally.wrong[0]
 
 
+def test_a_stream_that_had_begun_is_a_failure_too_and_can_be_told_from_a_lost_request() -> None:
+    tally = Tally((Asked(0.0, 1.0), Asked(0.0, 1.0, failure="refused"), Asked(0.0, 1.0, failure="ended", cut=True)))
+    assert tally.failures == ["refused", "ended"]
+    assert (tally.lost, tally.cuts) == (["refused"], ["ended"])
+
+
 def test_a_tally_can_be_cut_out_by_time() -> None:
     tally = Tally((Asked(0.0, 1.0), Asked(1.0, 4.0, failure="refused"), Asked(4.0, 6.0)))
     assert tally.slowest_s == 3.0

@@ -58,13 +58,13 @@ def test_what_clients_saw_of_the_killed_engine_is_told_with_its_figures() -> Non
 
 
 def test_a_stream_that_the_killed_engine_had_begun_is_told_but_no_fault() -> None:
-    outage = Outage("engine-1", 31.2, Tally((Asked(0.0, 1.0), Asked(0.0, 2.0, cut="the engine failed"))))
+    outage = Outage("engine-1", 31.2, Tally((Asked(0.0, 1.0), Asked(0.0, 2.0, failure="the engine failed", cut=True))))
     assert outage.fine
     assert "of 2 requests of the clients 1 ended with an error, since the engine had begun" in survived(outage)
 
 
 def test_more_streams_cut_off_than_there_are_clients_are_a_fault() -> None:
-    outage = Outage("engine-1", 31.2, Tally((Asked(0.0, 2.0, cut="the engine failed"),) * 5))
+    outage = Outage("engine-1", 31.2, Tally((Asked(0.0, 2.0, failure="the engine failed", cut=True),) * 5))
     assert not outage.fine
     assert "BUT of 5 requests 0 FAILED, 5 streams were cut off" in survived(outage)
 

@@ -66,7 +66,7 @@ def test_a_killed_engine_costs_no_request_and_comes_back(engines: dict[str, SimP
     fleet.service.through(fleet.service.second)
     outage = fleet.service.lose(fleet.service.first)
     assert outage.engine == fleet.service.first.name
-    assert outage.tally.failures == []
+    assert outage.tally.lost == []
     assert len(outage.tally.asked) >= 8
     assert outage.back_s > 0
     assert "killed with -9" in fleet.said[0]
