@@ -18,7 +18,7 @@ from kveik.config import default_runtime_dir
 from kveik.errors import ConfigError, RegistryError
 from kveik.fleet.announcement import check_announcement
 from kveik.fleet.membership import Member, Membership, Retention
-from kveik.private_folder import prepare_private_folder
+from kveik.private_folder import prepare_private_folder, replace_private_file
 
 _LOCK_PAUSE_S = 0.05
 
@@ -78,17 +78,8 @@ class MemberFile:
         content = _Content(
             revision=membership.revision, saved_at_s=now_s, members=sorted(membership.members.values(), key=_name)
         )
-        # One name is enough, since the lock keeps others away; what a kill left of it is replaced.
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
         try:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
+            replace_private_file(self.path, msgspec.json.format(msgspec.json.encode(content), indent=1))
             _sync_folder(self.path.parent)
         except OSError as error:
             raise RegistryError(f"cannot write the registry file {self.path}: {error.strerror}") from error

@@ -11,7 +11,7 @@ import msgspec
 
 from kveik.errors import RollError
 from kveik.launch.roll_plan import RollState
-from kveik.private_folder import prepare_private_folder
+from kveik.private_folder import prepare_private_folder, replace_private_file
 
 
 class RollNotebook:
@@ -58,14 +58,8 @@ class RollNotebook:
 
     def write(self, state: RollState) -> None:
         """Replace it as a whole. Raises :class:`RollError`."""
-        new = self.path.with_name(f"{self.path.name}.new")
         try:
-            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.encode(state))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
+            replace_private_file(self.path, msgspec.json.encode(state))
         except OSError as error:
             raise RollError(f"cannot write {self.path}: {error.strerror}") from error
 

@@ -10,10 +10,8 @@ The known answer is learned: from an engine's first good ones, and by what engin
 have in common. An engine is wrong that departs from what it used to answer, or that stands alone against two.
 """
 
-import contextlib
 import logging
 import math
-import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from kveik.private_folder import replace_private_file
 from kveik.watchdog.probe import Reply
 
 logger = logging.getLogger("kveik.watchdog")
@@ -181,15 +180,9 @@ class References:
         """Write the file. What cannot be written is learned again by the next watchdog."""
         if self._path is None:
             return
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.encode(_Content(_VERSION, self._kept)))
-            temporary.replace(self._path)
+            replace_private_file(self._path, msgspec.json.encode(_Content(_VERSION, self._kept)), sync=False)
         except OSError as error:
             logger.warning("cannot write the known answers to %s: %s", self._path, error.strerror)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.errors import WatchdogError
-from kveik.private_folder import prepare_private_folder
+from kveik.private_folder import prepare_private_folder, replace_private_file
 from kveik.watchdog.healing import Healing
 from kveik.watchdog.verdict import Condition, Verdict
 
@@ -107,16 +107,8 @@ class StateFile:
 
     def _write(self) -> None:
         content = _Content(wall_s=self._clock.wall(), monotonic_s=self._clock.monotonic(), engines=self._engines)
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
         try:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with os.fdopen(fd, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(content), indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
+            replace_private_file(self.path, msgspec.json.format(msgspec.json.encode(content), indent=1))
             trouble = ""
         except OSError as error:
             trouble = f"cannot write {self.path}: {error.strerror}; a restart of the watchdog would begin anew"

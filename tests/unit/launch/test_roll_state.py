@@ -45,7 +45,7 @@ def test_a_file_that_is_not_understood_is_taken_for_none(tmp_path: Path, content
 def test_a_folder_that_cannot_be_written_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "n" / "roll.json"
     with RollNotebook(path) as notebook:
-        path.with_name("roll.json.new").mkdir()
+        path.with_name(".roll.json.tmp").mkdir()
         with pytest.raises(RollError, match=r"roll\.json"):
             notebook.write(STATE)
 
