@@ -23,6 +23,10 @@ hypothesis.settings.load_profile("kveik")
 ROOT = Path(__file__).resolve().parents[1]
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 ENGINE_TEST_TIMEOUT_S = 900
+ENGINE_PYTHON = os.environ.get("KVEIK_ENGINE_PYTHON") or str(ROOT / ".venv-vllm/bin/python")
+MODELS = Path(os.environ.get("KVEIK_MODELS") or ROOT / ".kveik/models")
+for name in [name for name in os.environ if name.startswith("KVEIK_")]:
+    del os.environ[name]  # they are settings: a test sets its own
 
 
 def pytest_report_header() -> str:
@@ -51,7 +55,7 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def engine_python() -> str:
     """The interpreter that has vLLM: this one, or that of ``.venv-vllm``."""
-    python = sys.executable if HAS_VLLM else os.environ.get("KVEIK_ENGINE_PYTHON", str(ROOT / ".venv-vllm/bin/python"))
+    python = sys.executable if HAS_VLLM else ENGINE_PYTHON
     if not Path(python).exists():
         pytest.skip(f"no vLLM environment at {python}: make .venv-vllm")
     return python
@@ -60,7 +64,6 @@ def engine_python() -> str:
 @pytest.fixture(scope="session")
 def models() -> Path:
     """The folder of models that ``scripts/prepare_models.py`` makes."""
-    folder = Path(os.environ.get("KVEIK_MODELS") or ROOT / ".kveik" / "models")
-    if not folder.is_dir():
-        pytest.skip(f"no models at {folder}: make models")
-    return folder
+    if not MODELS.is_dir():
+        pytest.skip(f"no models at {MODELS}: make models")
+    return MODELS

@@ -4,7 +4,6 @@ Skipped, with the reason, where the vLLM environment or the models have not been
 sets them up. Every engine is a process of its own and is killed by the test that started it.
 """
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from kveik.agent.node import NodeAgent
 from kveik.config import AgentSettings
 from tests.engines.engine import Engine
 
-ROOT = Path(__file__).parents[2]
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -27,18 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine_python() -> str:
-    """The Python of the vLLM environment."""
-    python = os.environ.get("KVEIK_ENGINE_PYTHON", str(ROOT / ".venv-vllm/bin/python"))
-    if not Path(python).exists():
-        pytest.skip(f"no vLLM environment at {python}; `make test` makes it")
-    return python
-
-
-@pytest.fixture(scope="session")
-def model() -> Callable[[str], Path]:
+def model(models: Path) -> Callable[[str], Path]:
     """The folder of a prepared model, by name."""
-    models = Path(os.environ.get("KVEIK_MODELS", ROOT / ".kveik/models"))
 
     def find(name: str) -> Path:
         if not (models / name).is_dir():

@@ -148,7 +148,7 @@ def test_a_stopped_engine_holds_up_nobody(
     other = start_engine("tiny-qwen3", extra=extra(folder), core=1).wait_ready()
     engine.process.send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: other.generate(prompt)[0]["cached"] == 768, "the other engine hits", 30)
+        wait_until(lambda: other.generate(prompt)[0]["cached"] == 768, "the other engine hits", 120)
         other.reset()
         (answer,) = other.generate(prompt)
         assert_equal(answer, cold)

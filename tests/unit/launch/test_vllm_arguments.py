@@ -20,8 +20,8 @@ def parser() -> Any:
     return make_arg_parser(FlexibleArgumentParser(prog="vllm serve", exit_on_error=False))
 
 
-def parsed(parser: Any, arguments: list[str]) -> Any:
-    return AsyncEngineArgs.from_cli_args(parser.parse_args(["--model", "/models/m", *arguments]))
+def parsed(parser: Any, model: Path, arguments: list[str]) -> Any:
+    return AsyncEngineArgs.from_cli_args(parser.parse_args(["--model", str(model), *arguments]))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "ascend"])
@@ -37,10 +37,10 @@ def parsed(parser: Any, arguments: list[str]) -> Any:
     ids=" ".join,
 )
 def test_vllm_takes_every_mode_of_the_ladder_for_what_its_name_says(
-    parser: Any, device: str, arguments: list[str]
+    parser: Any, tmp_path: Path, device: str, arguments: list[str]
 ) -> None:
     for number, mode in enumerate(alternatives(EngineSettings(), device, arguments)):
-        engine = parsed(parser, list(mode.arguments))
+        engine = parsed(parser, tmp_path, list(mode.arguments))
         assert engine.enforce_eager == (mode.name == "eager")
         if "--max-num-seqs" in arguments:
             assert engine.max_num_seqs == 4
