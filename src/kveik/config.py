@@ -1,9 +1,9 @@
 """The settings table: each setting once, with type, unit, default, bounds and help.
 
-The fields of the frozen dataclasses below, and of those in :mod:`kveik.config_fleet`, *are* the table. The
-configuration file, environment variables, command-line flags, the connector's extra config and
-``docs/configuration.md`` all derive from them. Precedence, lowest first: default, file (``[section]`` of a TOML
-file), environment (``KVEIK_SECTION_NAME``), what the caller passes.
+The fields of the frozen dataclasses below, of those in :mod:`kveik.config_fleet` and of those in
+:mod:`kveik.config_stores` *are* the table. The configuration file, environment variables, command-line flags, the
+connector's extra config and ``docs/configuration.md`` all derive from them. Precedence, lowest first: default, file
+(``[section]`` of a TOML file), environment (``KVEIK_SECTION_NAME``), what the caller passes.
 """
 
 import dataclasses
@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kveik.config_fleet import EngineSettings, FleetSettings, WatchdogSettings
+from kveik.config_stores import MooncakeSettings, RedisSettings, StoreSettings, YuanrongSettings
 from kveik.errors import ConfigError
 from kveik.setting import WAIT_MAX_S, SettingInfo, checked, default_runtime_dir, setting
 
 __all__ = [
     "SECTIONS", "TABLE_LISTS", "WAIT_MAX_S", "AgentSettings", "ConnectorSettings", "EngineSettings", "FleetSettings",
-    "RouterSettings", "SettingInfo", "SimEngineSettings", "WatchdogSettings", "default_runtime_dir", "load",
-    "read_toml", "rows", "setting",
+    "MooncakeSettings", "RedisSettings", "RouterSettings", "SettingInfo", "SimEngineSettings", "StoreSettings",
+    "WatchdogSettings", "YuanrongSettings", "default_runtime_dir", "load", "load_stores", "read_toml", "rows",
+    "setting",
 ]  # fmt: skip
 
 
@@ -39,6 +41,9 @@ class AgentSettings:
         minimum=0,
     )
     huge_pages: bool = setting(True, "Ask the kernel for huge pages in the arena; it may refuse.")
+    tiers: str = setting(
+        "", "Order of the tiers below the arena, nearest first; empty: mooncake,yuanrong,redis,filesystem."
+    )
     filesystem: str = setting("", "Folder of the filesystem tier, local or shared; empty: no such tier.", unit="path")
     filesystem_bytes: int = setting(
         0, "Size limit of the filesystem tier; 0: no limit but free space.", unit="bytes", minimum=0
@@ -465,6 +470,9 @@ SECTIONS: Mapping[str, type] = {
     "fleet": FleetSettings,
     "engine": EngineSettings,
     "agent": AgentSettings,
+    "mooncake": MooncakeSettings,
+    "yuanrong": YuanrongSettings,
+    "redis": RedisSettings,
     "connector": ConnectorSettings,
     "router": RouterSettings,
     "watchdog": WatchdogSettings,
@@ -508,6 +516,15 @@ def load(
     for name, value in (given or {}).items():
         values[name] = checked(table, name, value, section)
     return cls(**values)
+
+
+def load_stores(*, file: Path | None = None, environ: Mapping[str, str] | None = None) -> StoreSettings:
+    """The sections of all distributed stores; errors as :func:`load`."""
+    return StoreSettings(
+        mooncake=load(MooncakeSettings, file=file, environ=environ),
+        yuanrong=load(YuanrongSettings, file=file, environ=environ),
+        redis=load(RedisSettings, file=file, environ=environ),
+    )
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """One row of the settings table: how it is declared, and how a value from a file, a variable or a flag becomes its.
 
-The tables are in :mod:`kveik.config` and :mod:`kveik.config_fleet`.
+The tables are in :mod:`kveik.config`, :mod:`kveik.config_fleet` and :mod:`kveik.config_stores`.
 """
 
 import dataclasses

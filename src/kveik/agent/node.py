@@ -8,19 +8,17 @@ from kveik.agent.client import default_socket_path
 from kveik.agent.server import AgentServer
 from kveik.agent.service import AgentService
 from kveik.agent.tally import Tally
+from kveik.agent.tiers import KINDS, TierContext, tier_names
 from kveik.breaker import BreakerPolicy
 from kveik.clock import SYSTEM_CLOCK, Clock
-from kveik.config import AgentSettings
+from kveik.config import AgentSettings, StoreSettings
 from kveik.records import Listener, Record, StateRecord, ignore
 from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
-from kveik.store.base import BlockStore
-from kveik.store.filesystem import FilesystemStore
-from kveik.store.filesystem_options import FilesystemOptions
-from kveik.store.opening import OpeningStore
 from kveik.store.tiered import LowerTiers
 
-FILESYSTEM = "filesystem"
+#: No store beyond this machine.
+NO_STORES = StoreSettings()
 
 
 def default_arena_path() -> str:
@@ -34,7 +32,14 @@ class NodeAgent:
     ``listener`` gets every record; :attr:`tally` counts them too.
     """
 
-    def __init__(self, settings: AgentSettings, *, listener: Listener = ignore, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        stores: StoreSettings = NO_STORES,
+        *,
+        listener: Listener = ignore,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.socket_path = settings.socket or default_socket_path()
         self.tally = Tally()
         self._listener = listener
@@ -42,7 +47,7 @@ class NodeAgent:
         with contextlib.ExitStack() as undo:
             self.arena = self._open_arena(settings, clock)
             undo.callback(self.arena.close)
-            self.lower = self._open_tiers(settings, clock)
+            self.lower = self._open_tiers(settings, stores, clock)
             undo.callback(self.lower.close)
             self.service = AgentService(self.arena, self.lower, listener=self._tell, tally=self.tally, clock=clock)
             self._server = AgentServer(self.service, self.socket_path)
@@ -86,27 +91,18 @@ class NodeAgent:
         self._tell(StateRecord("arena", "closed", "ready", what))
         return arena
 
-    def _open_tiers(self, settings: AgentSettings, clock: Clock) -> LowerTiers:
+    def _open_tiers(self, settings: AgentSettings, stores: StoreSettings, clock: Clock) -> LowerTiers:
+        context = TierContext(settings, stores, self.arena.file.view, self._tell, clock)
+        kinds = [KINDS[name] for name in tier_names(settings, stores)]
         return LowerTiers(
-            [self._open_filesystem(settings, clock)] if settings.filesystem else [],
-            threads=settings.filesystem_threads,
+            [kind.open(context) for kind in kinds],
+            threads=[kind.threads(settings, stores) for kind in kinds],
             # Queued blocks are pinned: they must leave room for new ones.
             queue_bytes=min(settings.cascade_queue_bytes, self.arena.file.layout.arena_bytes // 4),
             listener=self._tell,
             clock=clock,
             policy=BreakerPolicy(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
             hang_s=settings.tier_deadline_s,
-        )
-
-    def _open_filesystem(self, settings: AgentSettings, clock: Clock) -> BlockStore:
-        options = FilesystemOptions.from_settings(settings)
-        return OpeningStore(
-            FILESYSTEM,
-            options.capabilities,
-            lambda: FilesystemStore(options, name=FILESYSTEM, listener=self._tell, clock=clock),
-            wait_s=settings.tier_deadline_s,
-            listener=self._tell,
-            clock=clock,
         )
 
     def _fault_pages_in(self) -> None:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from kveik.agent.node import NodeAgent
 from kveik.cli.settings_flags import add_settings, given_settings, log_to_stderr
-from kveik.config import AgentSettings, load
+from kveik.config import AgentSettings, load, load_stores
 from kveik.errors import ConfigError, KveikError
 from kveik.records import Record
 from kveik.telemetry.logs import LogStates
@@ -21,7 +21,8 @@ from kveik.telemetry.metrics import AgentMetrics, StateCollector
 HELP = "run the node's agent (DRAM tier and the tiers below) in the foreground"
 
 EPILOG = """\
-Settings come from --config, then from the environment (KVEIK_AGENT_NAME), then from flags.
+Settings come from --config, then from the environment (KVEIK_AGENT_NAME), then from flags. Distributed
+stores are set in the file's sections [mooncake], [yuanrong] and [redis], or as KVEIK_MOONCAKE_NAME and so on.
 SIGTERM and SIGINT stop the agent cleanly; blocks stay in the arena for the next one.
 
 exit codes:
@@ -51,8 +52,9 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda received, _: signals.append(received))
     try:
         settings = load(AgentSettings, file=args.config, environ=os.environ, given=given_settings(args))
+        stores = load_stores(file=args.config, environ=os.environ)
         registry = CollectorRegistry()
-        agent = NodeAgent(settings, listener=_listener(registry))
+        agent = NodeAgent(settings, stores, listener=_listener(registry))
     except ConfigError as error:
         print(f"kveik agent: {error}", file=sys.stderr)
         return 2

@@ -104,6 +104,7 @@ class Capabilities:
     durable: bool  # survives a restart of the agent and of the machine
     shared: bool  # other nodes can see the same blocks
     bounded: bool  # has a size limit and evicts by itself
+    batch_keys: int = 1  # keys that are best moved by one call: more than 1 where a call is a round trip
 
 
 #: States of a tier: usable, waiting for its medium, or given up for now.

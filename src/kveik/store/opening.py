@@ -39,9 +39,10 @@ _log = logging.getLogger(__name__)
 class OpeningStore:
     """The store that ``open_store`` gives, as soon as it gives one; until then nothing is found or kept.
 
-    Waits at most ``wait_s`` for it. Raises :class:`~kveik.errors.StoreError`, as ``open_store``
-    does, for what fails within that time: a wrong folder should stop the start. A later failure
-    makes the tier ``out``, and it is tried again. ``capabilities`` are those of the store to come.
+    Waits at most ``wait_s`` for it. With ``must_open``, raises :class:`~kveik.errors.StoreError`, as
+    ``open_store`` does, for what fails within that time: a wrong folder should stop the start. Without,
+    as after that time, a failure makes the tier ``out``, and it is tried again: a store on other
+    machines may be down when an agent starts. ``capabilities`` are those of the store to come.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class OpeningStore:
         open_store: Callable[[], BlockStore],
         *,
         wait_s: float,
+        must_open: bool = True,
         listener: Listener = ignore,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
@@ -68,7 +70,9 @@ class OpeningStore:
         self._closed = False
         first = self._threads.submit(open_store)
         wait([first], timeout=wait_s)
-        if first.done():
+        if first.done() and not must_open and isinstance(first.exception(), StoreError):
+            self._opened(first)
+        elif first.done():
             self._threads.close()
             self._store, self._state = first.result(), READY
         else:

@@ -55,14 +55,15 @@ class LowerTiers:
     """Several stores, each guarded and measured, on its own threads.
 
     Takes plain stores and does the wrapping itself. No block moves between tiers unless asked
-    for. ``hang_s`` is how long one store call may run before its tier counts as hung.
+    for. ``threads`` is how many read each tier, one number or one a tier; half as many write.
+    ``hang_s`` is how long one store call may run before its tier counts as hung.
     """
 
     def __init__(
         self,
         stores: Sequence[BlockStore],
         *,
-        threads: int,
+        threads: Sequence[int] | int,
         queue_bytes: int,
         listener: Listener = ignore,
         clock: Clock = SYSTEM_CLOCK,
@@ -70,16 +71,17 @@ class LowerTiers:
         hang_s: float = 5.0,
     ) -> None:
         self._stores = list(stores)
+        limits = [threads] * len(stores) if isinstance(threads, int) else threads
         self._tiers = [
             GuardedStore(
                 InstrumentedStore(store, listener, clock),
-                threads=threads,
+                threads=limit,
                 policy=policy,
                 hang_s=hang_s,
                 listener=listener,
                 clock=clock,
             )
-            for store in stores
+            for store, limit in zip(stores, limits, strict=True)
         ]
         self._queue_bytes = queue_bytes
         self._condition = threading.Condition()

@@ -43,9 +43,15 @@ class Medium:
             raise self.trouble
         return self.inner
 
-    def opening(self, wait_s: float) -> OpeningStore:
+    def opening(self, wait_s: float, *, must_open: bool = True) -> OpeningStore:
         self.store = OpeningStore(
-            "slow", PROMISED, self.open, wait_s=wait_s, listener=self.records.append, clock=self.clock
+            "slow",
+            PROMISED,
+            self.open,
+            wait_s=wait_s,
+            must_open=must_open,
+            listener=self.records.append,
+            clock=self.clock,
         )
         return self.store
 
@@ -126,6 +132,27 @@ def test_a_folder_that_cannot_be_used_is_told_at_once(medium: Medium) -> None:
     with pytest.raises(StoreError, match="name another folder"):
         medium.opening(LONG_S)
     assert medium.records == []
+
+
+def test_a_store_that_may_be_down_stops_no_start_and_is_tried_again(medium: Medium) -> None:
+    medium.answers.set()
+    medium.trouble = StoreError("nobody answers there")
+    store = medium.opening(LONG_S, must_open=False)
+    assert (store.stats().state, store.stats().notes) == ("out", ("nobody answers there",))
+    assert medium.states() == [("opening", "out")]
+
+    medium.trouble = None
+    medium.clock.advance(RETRY_S)
+    store.lookup([make_block(1).key], soon())
+    until(lambda: store.stats().state == "ready")
+    assert put(store, make_block(1)) == (Status.STORED, "")
+
+
+def test_a_defect_stops_the_start_even_of_a_store_that_may_be_down(medium: Medium) -> None:
+    medium.answers.set()
+    medium.trouble = RuntimeError("a defect")
+    with pytest.raises(RuntimeError, match="a defect"):
+        medium.opening(LONG_S, must_open=False)
 
 
 def test_what_fails_later_makes_it_out_and_is_tried_again_after_a_pause(medium: Medium) -> None:

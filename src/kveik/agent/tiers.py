@@ -1,0 +1,79 @@
+"""Which tiers lie below the arena, in which order, and how each is opened."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kveik.clock import SYSTEM_CLOCK, Clock
+from kveik.config import AgentSettings, StoreSettings
+from kveik.errors import ConfigError
+from kveik.records import Listener, ignore
+from kveik.store.base import BlockStore
+from kveik.store.filesystem import FilesystemStore
+from kveik.store.filesystem_options import FilesystemOptions
+from kveik.store.opening import OpeningStore
+
+
+@dataclass(frozen=True, slots=True)
+class TierContext:
+    """What an opener may use. ``memory`` is the whole arena: all buffers given to a tier later lie within it."""
+
+    agent: AgentSettings
+    stores: StoreSettings
+    memory: memoryview
+    listener: Listener = ignore
+    clock: Clock = SYSTEM_CLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class TierKind:
+    """One kind of tier: whether the settings ask for it, how many threads talk to it, how it is opened."""
+
+    wanted: Callable[[AgentSettings, StoreSettings], bool]
+    threads: Callable[[AgentSettings, StoreSettings], int]
+    open: Callable[[TierContext], BlockStore]
+
+
+def open_filesystem(context: TierContext) -> BlockStore:
+    """The folder tier. Raises :class:`~kveik.errors.StoreError` for a folder that is plainly wrong."""
+    options = FilesystemOptions.from_settings(context.agent)
+    return OpeningStore(
+        "filesystem",
+        options.capabilities,
+        lambda: FilesystemStore(options, name="filesystem", listener=context.listener, clock=context.clock),
+        wait_s=context.agent.tier_deadline_s,
+        listener=context.listener,
+        clock=context.clock,
+    )
+
+
+#: All kinds, nearest first.
+KINDS: Mapping[str, TierKind] = {
+    "filesystem": TierKind(
+        wanted=lambda agent, _: bool(agent.filesystem),
+        threads=lambda agent, _: agent.filesystem_threads,
+        open=open_filesystem,
+    ),
+}
+
+
+def tier_names(agent: AgentSettings, stores: StoreSettings, kinds: Mapping[str, TierKind] = KINDS) -> list[str]:
+    """The tiers to use, nearest first.
+
+    Raises :class:`ConfigError` if ``agent.tiers`` names one that is unknown, named twice or not
+    configured, or leaves out one that is.
+    """
+    wanted = [name for name, kind in kinds.items() if kind.wanted(agent, stores)]
+    named = [name.strip() for name in agent.tiers.split(",") if name.strip()]
+    if not named:
+        return wanted
+    said = f"agent.tiers is {agent.tiers!r}"
+    for name in named:
+        if name not in kinds:
+            raise ConfigError(f"{said}: there is no tier {name!r}, expected some of {', '.join(kinds)}")
+        if named.count(name) > 1:
+            raise ConfigError(f"{said}: {name!r} stands there twice")
+        if name not in wanted:
+            raise ConfigError(f"{said}: {name!r} is not configured: set its address or folder, or leave it out")
+    if left_out := [name for name in wanted if name not in named]:
+        raise ConfigError(f"{said}: {left_out[0]!r} is configured but not named: add it, or remove its settings")
+    return named

@@ -1,0 +1,65 @@
+"""Which tiers an agent opens, and in which order."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kveik.agent.tiers import KINDS, TierContext, TierKind, open_filesystem, tier_names
+from kveik.config import AgentSettings, StoreSettings
+from kveik.errors import ConfigError, StoreError
+from kveik.store.base import READY, BlockStore
+
+NONE = StoreSettings()
+
+
+def kind(*, wanted: bool = True) -> TierKind:
+    def never(_: TierContext) -> BlockStore:
+        raise AssertionError("nothing is opened to say which tiers there are")
+
+    return TierKind(wanted=lambda _, __: wanted, threads=lambda _, __: 1, open=never)
+
+
+ALL: Mapping[str, TierKind] = {"near": kind(), "far": kind(), "unused": kind(wanted=False)}
+
+
+def test_tiers_that_are_configured_come_in_the_order_of_nearness_unless_said_otherwise() -> None:
+    assert tier_names(AgentSettings(), NONE, ALL) == ["near", "far"]
+    assert tier_names(AgentSettings(tiers="far, near"), NONE, ALL) == ["far", "near"]
+    assert tier_names(AgentSettings(), NONE, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ("near,far,nearest", "there is no tier 'nearest', expected some of near, far, unused"),
+        ("near,far,near", "'near' stands there twice"),
+        ("near,far,unused", "'unused' is not configured: set its address or folder, or leave it out"),
+        ("far", "'near' is configured but not named: add it, or remove its settings"),
+    ],
+)
+def test_an_order_that_does_not_fit_the_tiers_is_refused(order: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        tier_names(AgentSettings(tiers=order), NONE, ALL)
+    assert str(caught.value) == f"agent.tiers is {order!r}: {words}"
+
+
+def test_a_folder_makes_a_tier_and_a_wrong_one_stops_the_start(tmp_path: Path) -> None:
+    agent = AgentSettings(filesystem=str(tmp_path), filesystem_threads=7)
+    assert tier_names(agent, NONE) == ["filesystem"]
+    assert tier_names(AgentSettings(), NONE) == []
+    assert KINDS["filesystem"].threads(agent, NONE) == 7
+    context = TierContext(agent, NONE, memoryview(bytearray(1)))
+    store = open_filesystem(context)
+    assert (store.name, store.stats().state) == ("filesystem", READY)
+    store.close()
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError):
+        open_filesystem(replace(context, agent=AgentSettings(filesystem=str(tmp_path / "file"))))
+
+
+def test_no_kind_is_used_unless_the_settings_ask_for_it() -> None:
+    for name, made in KINDS.items():
+        assert not made.wanted(AgentSettings(), NONE), f"{name} is used although nothing asks for it"
+        assert made.threads(AgentSettings(), NONE) >= 1
