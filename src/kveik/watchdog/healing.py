@@ -9,6 +9,7 @@
                                                    restarting --good probes, warm-up--> readmitted
     isolated --budget is spent--> left to a person, who readmits it
 
+An engine that began when nobody served is announced before its warm-up: a fleet that starts has no better one.
 A busy or starting engine is never touched, nor is one that somebody holds. What is done to an engine is noted before
 it is done, so a watchdog that is killed in the midst of it does not do it twice.
 """
@@ -62,7 +63,8 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
 
     ``since_s``: of the stage. ``why``: of the isolation. ``incident``: where evidence is, empty if none was saved yet.
     ``restarts``: when restarts were ordered within the window. ``refused``: orders in a row that were not taken.
-    ``told``: what is said once was said. ``pid``: the engine's first process before the restart.
+    ``told``: what is said once was said. ``cold``: it serves, and its warm-up is still to come. ``pid``: the engine's
+    first process before the restart.
     """
 
     stage: Stage = Stage.NEW
@@ -74,6 +76,7 @@ class Healing(msgspec.Struct, frozen=True, kw_only=True):
     refused: int = 0
     told: bool = False
     warm: bool = False
+    cold: bool = False
     cold_tries: int = 0
     pid: int = 0
 
@@ -85,8 +88,8 @@ class Seen:
     ``good_probes``: right answers in a row within the stage. ``answers_rightly``: the last one is right, and none of
     those before it was wrong. ``held``: why hands must be off, empty if not.
     ``no_restart``: why nobody can restart it, empty if somebody can. ``starting``: its supervisor is at it.
-    ``given_up``: its supervisor has tried and tried. ``last_in_pool``: no other engine is ready. ``readmitted``: a
-    person has ended the isolation at a router.
+    ``given_up``: its supervisor has tried and tried. ``first_of_all``: nobody served when it began to start.
+    ``last_in_pool``: no other engine is ready. ``readmitted``: a person has ended the isolation at a router.
     """
 
     verdict: Verdict
@@ -96,6 +99,7 @@ class Seen:
     no_restart: str = ""
     starting: bool = False
     given_up: bool = False
+    first_of_all: bool = False
     last_in_pool: bool = False
     readmitted: bool = False
     pid: int = 0
@@ -149,7 +153,9 @@ def after_refused_restart(healing: Healing, now_s: float) -> Healing:
 
 
 def after_failed_warm_up(healing: Healing, now_s: float) -> Healing:
-    """The engine has to prove itself from the beginning."""
+    """The engine has to prove itself from the beginning; one that serves already goes on and is tried again."""
+    if healing.stage is Stage.SERVING:
+        return msgspec.structs.replace(healing, cold=True, cold_tries=healing.cold_tries + 1)
     return msgspec.structs.replace(healing, since_s=now_s, warm=False, cold_tries=healing.cold_tries + 1)
 
 
@@ -180,6 +186,9 @@ def _pause_s(times: int, settings: WatchdogSettings) -> float:
 
 def _new(healing: Healing, seen: Seen, now_s: float) -> Step | None:
     if _well(seen, FIRST_GOOD_PROBES):
+        if seen.first_of_all and not healing.cold_tries:
+            why = "it answered; nobody served when it began, so it is warmed up meanwhile"
+            return Step(Act.ANNOUNCE, why, Healing(stage=Stage.SERVING, since_s=now_s, cold=True))
         failed = healing.cold_tries >= WARM_UPS_MAX
         if not (healing.warm or failed):
             return Step(Act.WARM_UP, "its first answer is right", msgspec.structs.replace(healing, warm=True))
@@ -191,7 +200,10 @@ def _new(healing: Healing, seen: Seen, now_s: float) -> Step | None:
 
 def _serving(healing: Healing, seen: Seen, now_s: float) -> Step | None:
     if not seen.sick:
-        return None
+        tries = healing.cold and healing.cold_tries < WARM_UPS_MAX
+        return (
+            Step(Act.WARM_UP, "it began to serve cold", msgspec.structs.replace(healing, cold=False)) if tries else None
+        )
     answers = seen.answers_rightly and seen.verdict.condition is Condition.HALF_DEAD
     if seen.last_in_pool and answers:
         why = f"{_told(seen)}; it still answers rightly and no other engine is ready, so it keeps its requests"

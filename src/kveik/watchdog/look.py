@@ -69,6 +69,7 @@ class Eyes:
         self._ranks: list[str] = []
         self._resident_bytes: float | None = None
         self._answered, self._took_s = 0, 0.0  # of probes
+        self._plain = False
         self._due_s = self._read_due_s = self._clock.monotonic()
         patience_s = GIVE_UP_DEADLINES * self._settings.probe_deadline_s
         self._prober = Prober(self._url, patience_s=patience_s, api_key=self._api_key)
@@ -77,6 +78,10 @@ class Eyes:
     def hurry(self) -> None:
         """Send the next probe with the next look: an engine that starts is asked oftener."""
         self._due_s = min(self._due_s, self._clock.monotonic())
+
+    def begin_plainly(self) -> None:
+        """Ask for no log probabilities until the first answer: the first ones take an engine seconds (it compiles)."""
+        self._plain = True
 
     def look(self, pids: Sequence[int] | None) -> Sample:
         """What there is to see now.
@@ -143,8 +148,8 @@ class Eyes:
         self._due_s = now_s + self._settings.probe_period_s
         self._number += 1
         rank = self._rank = self._ranks[self._number % len(self._ranks)] if self._ranks else ""
-        prober = self._prober
-        self._probe.begin(lambda: prober.ask(rank), now_s)
+        prober, plain = self._prober, self._plain and not self._answered
+        self._probe.begin(lambda: prober.ask(rank, plain=plain), now_s)
 
     def _take_probe(self) -> None:
         """Take what became of a probe. A wrong answer is asked for again at once."""

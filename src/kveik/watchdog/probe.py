@@ -71,17 +71,18 @@ class Way:
     body: Mapping[str, Any] = field(default_factory=dict)
 
 
+_TOKEN_IDS: Mapping[str, Any] = {
+    "prompt": list(PROMPT),
+    "max_tokens": ANSWER_TOKENS,
+    "temperature": 0.0,
+    "ignore_eos": True,
+    "return_token_ids": True,
+    "cache_salt": SALT,
+}
+
+
 def _by_token_ids(top_logprobs: int) -> Way:
-    body = {
-        "prompt": list(PROMPT),
-        "max_tokens": ANSWER_TOKENS,
-        "temperature": 0.0,
-        "ignore_eos": True,
-        "logprobs": top_logprobs,
-        "return_tokens_as_token_ids": True,
-        "return_token_ids": True,
-        "cache_salt": SALT,
-    }
+    body = {**_TOKEN_IDS, "logprobs": top_logprobs, "return_tokens_as_token_ids": True}
     return Way(f"token ids, {top_logprobs} candidates", "/v1/completions", body)
 
 
@@ -94,6 +95,8 @@ WAYS = (
     Way("text", "/v1/completions", {"prompt": QUESTION, **_WORDS}),
     Way("chat", "/v1/chat/completions", {"messages": [{"role": "user", "content": QUESTION}], **_WORDS}),
 )
+#: Shows that an engine infers and little else; for an engine's first answer.
+PLAIN = Way("token ids alone", "/v1/completions", _TOKEN_IDS)
 
 
 class Prober:
@@ -115,23 +118,43 @@ class Prober:
         self._way = 0
         self._priority = True
 
-    def ask(self, rank: str = "") -> ProbeResult:
-        """Send one probe and wait for what becomes of it, to a data-parallel rank if one is named."""
+    def ask(self, rank: str = "", *, plain: bool = False) -> ProbeResult:
+        """Send one probe and wait for what becomes of it, to a data-parallel rank if one is named.
+
+        ``plain``: without log probabilities, where the engine takes token ids.
+        """
         started_s = time.monotonic()
+        client = self._client(rank)
         try:
-            reply = self._reply(self._client(rank))
+            short = self._plain_reply(client) if plain else None
+            reply = short or self._reply(client)
         except EngineError as error:
             result = _outcome_of(error, self._patience_s)
             if result.probed in (Probed.UNFIT, Probed.REFUSED):
                 self.forget()  # another model, or another engine
             return result
         took_s = time.monotonic() - started_s
-        way = WAYS[self._way].name
+        way = PLAIN.name if short else WAYS[self._way].name
         return ProbeResult(Probed.RIGHT, f"after {took_s:.2f} s", reply, took_s, self._model, way)
 
     def _client(self, rank: str) -> EngineClient:
         headers = {"X-data-parallel-rank": rank} if rank else {}
         return EngineClient(self._url, read_timeout_s=self._patience_s, api_key=self._api_key, headers=headers)
+
+    def _plain_reply(self, client: EngineClient) -> Reply | None:
+        """The answer to the plain question; None if more has to be asked.
+
+        That is so where the engine takes no such question, and where the answer is one token again and again, as of
+        numbers that are NaN.
+        """
+        self._model = self._model or client.model().name
+        try:
+            reply = read_reply(client.post(PLAIN.path, {"model": self._model, **PLAIN.body}))
+        except EngineStatusError as error:
+            if error.status not in _OTHER_WAY:
+                raise
+            return None
+        return reply if len(set(reply.token_ids)) > 1 else None
 
     def _reply(self, client: EngineClient) -> Reply:
         """The first answer that one of the ways gets, beginning with the one that did before."""

@@ -87,6 +87,7 @@ class Watch:
         self.verdict = Verdict(Condition.STARTING, now_s, "it has not been looked at yet")
         self._remembered: Remembered | None = None
         self._adopted = False
+        self._first_of_all: bool | None = None
         self._resume(now_s)
 
     def __repr__(self) -> str:
@@ -131,6 +132,7 @@ class Watch:
             return self._keep_door()
         self._look(facts)
         self._adopt_hold()
+        self._learn_whether_first()
         self._heal(facts)
         self._learn_words()
         return self._keep_door()
@@ -184,6 +186,7 @@ class Watch:
             no_restart=self.patient.restarter.no_restart,
             starting=facts.starting or self._order_is_under_way(facts),
             given_up=facts.given_up,
+            first_of_all=bool(self._first_of_all),
             last_in_pool=any(not view.ready - {self.patient.name} for view in views.values()),
             readmitted=self.door.readmitted,
             pid=facts.pid,
@@ -343,6 +346,7 @@ class Watch:
             return
         self.door.leave()
         self.healing = Healing(restarts=self.healing.restarts)
+        self._first_of_all = None
         self._begin_anew("it was stopped on purpose")
         self._remember()
         self._tell("stopped", f"{self.patient.name} was stopped on purpose and is taken out of the fleet")
@@ -381,6 +385,15 @@ class Watch:
         stage = Stage.LEFT if why.startswith(LEFT) else Stage.ISOLATED
         self.healing = Healing(stage=stage, since_s=self._now_s, why=why, incident="unknown")
         self.door.closed_before(why)
+
+    def _learn_whether_first(self) -> None:
+        """When an engine begins: whether any other one serves. If none does, a plain answer is enough to begin with."""
+        views = self._ward.views()
+        if self.healing.stage is not Stage.NEW or self._first_of_all is not None or not views:
+            return
+        self._first_of_all = not any(view.ready - {self.patient.name} for view in views.values())
+        if self._first_of_all:
+            self.eyes.begin_plainly()
 
     def _remember(self) -> None:
         """Write down what must outlive us, if it changed."""

@@ -75,6 +75,26 @@ def test_a_new_engine_is_announced_after_its_first_good_probe_and_a_warm_up() ->
     assert patient.healing.stage is Stage.SERVING
 
 
+def test_an_engine_that_began_when_nobody_served_is_warmed_up_while_it_serves() -> None:
+    patient = Patient(Stage.NEW)
+    assert patient.look(READY, good_probes=1, first_of_all=True) == [Act.ANNOUNCE]
+    assert patient.look(HALF_DEAD, answers_rightly=True, last_in_pool=True) == [Act.SPARE], (
+        "what it answers counts first"
+    )
+    assert patient.look(READY, good_probes=1, first_of_all=True) == [Act.WARM_UP]
+    assert patient.look(READY, good_probes=1, first_of_all=True) == []
+
+
+def test_a_warm_up_of_an_engine_that_serves_already_is_tried_a_few_times() -> None:
+    patient = Patient(Stage.NEW)
+    patient.look(READY, good_probes=1, first_of_all=True)
+    patient.cold = True
+    for _ in range(WARM_UPS_MAX):
+        assert patient.look(READY, good_probes=1) == [Act.WARM_UP]
+        assert patient.healing.stage is Stage.SERVING
+    assert patient.look(READY, good_probes=1) == []
+
+
 def test_a_warm_up_that_fails_is_tried_again_and_in_the_end_an_engine_with_right_answers_is_announced() -> None:
     patient = Patient(Stage.NEW)
     patient.cold = True

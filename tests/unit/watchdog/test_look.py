@@ -14,6 +14,7 @@ from kveik.engine.process import free_port
 from kveik.simulate.engine import SimulatedEngine
 from kveik.watchdog.leaks import Vitals
 from kveik.watchdog.look import Eyes, counters_of, look_period_s, vitals_of
+from kveik.watchdog.probe import SALT
 from kveik.watchdog.reference import CONFIRMED, References
 from kveik.watchdog.verdict import Counters, Probed, RankCounters, Sample
 from tests.agents import wait_until
@@ -82,6 +83,18 @@ def test_a_look_sends_a_probe_and_a_later_one_sees_its_answer(running: Simulated
     assert sample.detail.startswith("an answer to be known by, after ")
     assert sample.probe_age_s == 0.0
     assert sample.processes is None
+
+
+def test_who_begins_plainly_asks_for_log_probabilities_after_the_first_answer(running: SimulatedEngine) -> None:
+    eyes = Onlooker(running.url)
+    eyes.ended(1)
+    eyes.eyes.restarted()
+    eyes.eyes.begin_plainly()
+    eyes.ended(2)
+    eyes.period()
+    eyes.ended(3)
+    asked = [request for request in running.requests if request.get("cache_salt") == SALT]
+    assert ["logprobs" in request for request in asked[-3:]] == [True, False, True]
 
 
 def test_there_is_one_probe_in_a_period(running: SimulatedEngine) -> None:

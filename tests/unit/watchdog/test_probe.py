@@ -63,6 +63,18 @@ def test_the_same_prober_gets_the_same_answer_again(engine: SimulatedEngine) -> 
     assert "after 0.0" in second.detail
 
 
+def test_a_plain_probe_asks_for_no_log_probabilities(engine: SimulatedEngine) -> None:
+    prober = Prober(engine.url, patience_s=5)
+    plain, full = prober.ask(plain=True), prober.ask()
+    assert (plain.probed, plain.way) == (Probed.RIGHT, "token ids alone")
+    assert plain.reply is not None
+    assert full.reply is not None
+    assert plain.reply.token_ids == full.reply.token_ids
+    assert plain.reply.logprobs == ()
+    assert "logprobs" not in engine.requests[-2]
+    assert full.way == "token ids, 20 candidates"
+
+
 def test_a_probe_for_a_rank_says_so(engine: SimulatedEngine) -> None:
     Prober(engine.url, patience_s=5).ask("3")
     seen = [one for one in engine.server.seen.recorded if one.path == "/v1/completions"]
@@ -127,7 +139,7 @@ def test_numbers_that_json_does_not_know_are_a_wrong_answer(code: int) -> None:
 # -- which way an engine wants to be asked ---------------------------------------------------------
 
 
-def asked(picky: PickyEngine, probes: int = 1) -> ProbeResult:
+def asked(picky: PickyEngine, probes: int = 1, *, plain: bool = False) -> ProbeResult:
     """The result of the last of some probes at such an engine."""
     prober = Prober("http://127.0.0.1:9", patience_s=5)
 
@@ -139,7 +151,7 @@ def asked(picky: PickyEngine, probes: int = 1) -> ProbeResult:
             return type("Card", (), {"name": "m"})
 
     prober._client = lambda rank: Client  # type: ignore[assignment, method-assign, return-value]
-    return [prober.ask() for _ in range(probes)][-1]
+    return [prober.ask(plain=plain) for _ in range(probes)][-1]
 
 
 def test_the_lowest_priority_is_asked_for_and_not_again_where_there_are_none() -> None:
@@ -147,6 +159,26 @@ def test_the_lowest_priority_is_asked_for_and_not_again_where_there_are_none() -
     assert asked(picky, probes=2).probed is Probed.RIGHT
     assert ["priority" in body for _, body in picky.sent] == [True, False, False]
     assert all("token ids, 20" in way.name for way in WAYS[:1])
+
+
+class MonotonousEngine(PickyEngine):
+    """One that answers the same token again and again, as one whose numbers are NaN."""
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        super().post(path, body)
+        logprobs = {"token_logprobs": [None] * 4, "top_logprobs": [{}] * 4} if "logprobs" in body else None
+        return {"choices": [{"text": "!!!!", "token_ids": [0] * 4, "logprobs": logprobs}]}
+
+
+@pytest.mark.parametrize(
+    "engine", [MonotonousEngine(), PickyEngine(('"prompt": [', "no token ids here"))], ids=["one token", "refused"]
+)
+def test_where_a_plain_answer_says_too_little_the_full_question_is_asked(engine: PickyEngine) -> None:
+    engine.sent.clear()
+    result = asked(engine, plain=True)
+    assert "logprobs" not in engine.sent[0][1]
+    assert "logprobs" in engine.sent[1][1]
+    assert result.way in [way.name for way in WAYS]
 
 
 def test_fewer_candidates_are_asked_for_where_the_engine_allows_fewer() -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +72,12 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         bench.state.close()
 
 
-def stepped_until(watch: Watch, stage: Stage) -> None:
+def stepped_until(watch: Watch, wanted: Stage | Callable[[], bool]) -> None:
     def there() -> bool:
         watch.step()
-        return watch.healing.stage is stage
+        return watch.healing.stage is wanted if isinstance(wanted, Stage) else wanted()
 
-    wait_until(there, f"it is {stage.value}: {watch!r}", 60)
+    wait_until(there, f"it is {wanted}: {watch!r}", 60)
 
 
 def test_an_engine_that_answers_is_announced_though_no_router_answers(bench: Bench) -> None:
@@ -87,6 +87,19 @@ def test_an_engine_that_answers_is_announced_though_no_router_answers(bench: Ben
     assert watch.door.wish is Wish.OPEN
     assert watch.told == ""
     assert any("refused" in warning for warning in watch.warnings), "it is said that the router does not answer"
+
+
+@pytest.mark.parametrize("others", [{}, {"engine-2": Shown("ready")}], ids=["alone", "another one serves"])
+def test_an_engine_that_begins_alone_is_announced_at_once_and_any_other_one_warm(
+    bench: Bench, others: dict[str, Shown]
+) -> None:
+    bench.views = {"r": RouterView(0.0, others)}
+    watch = bench.watch()
+    stepped_until(watch, Stage.SERVING)
+    first = [event for event in read_events(bench.folder / "run" / "events.jsonl") if event.kind == "announced"]
+    assert ("nobody served" in first[0].told) == (not others)
+    assert watch.healing.cold == (not others)
+    stepped_until(watch, lambda: not watch.healing.cold)
 
 
 def test_an_isolation_of_a_watchdog_whose_memory_is_gone_is_gone_on_with(bench: Bench) -> None:
