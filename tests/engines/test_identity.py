@@ -112,7 +112,12 @@ def test_a_renamed_model_folder_hits_and_other_weights_under_its_name_never(
     [
         pytest.param("tiny-deepseekv2", {}, "prefix caching is off", marks=WITHOUT_AMX),
         ("tiny-qwen3", {"enable_prefix_caching": False}, "prefix caching is off"),
-        ("tiny-qwen3", {"prefix_caching_hash_algo": "xxhash"}, "set PYTHONHASHSEED to one value"),
+        pytest.param(
+            "tiny-qwen3",
+            {"prefix_caching_hash_algo": "xxhash"},
+            "set PYTHONHASHSEED to one value",
+            marks=pytest.mark.long,  # the same way out, for a reason that unit tests have, too
+        ),
     ],
     ids=["mla-on-cpu", "no-prefix-caching", "random-hash-seed"],
 )

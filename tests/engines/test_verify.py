@@ -52,6 +52,7 @@ def test_a_model_with_sliding_windows_holds_in_every_leg(verify: Callable[..., t
     assert no_child_is_left()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(HAS_AMX, reason="vLLM 0.32's worker dies of this tiny model in bfloat16 on a processor with AMX")
 def test_in_bfloat16_the_local_hit_is_the_reference(verify: Callable[..., tuple[int, dict[str, Any]]]) -> None:
     code, document = verify("tiny-qwen3", "--dtype", "bfloat16", "--skip", "restart", "--mode", "single")
