@@ -28,6 +28,7 @@ class PaperEngine:
     detail: str = ""
     unseen: bool = False
     mute: bool = False
+    asleep: bool = False
     stopped: int = 0
     missing: str = ""
     requests: int = 0
@@ -92,7 +93,7 @@ class PaperEngine:
 
     def _sample(self) -> Sample:
         age_s = 0.0 if self._sent_s is None else self.now_s - self._sent_s
-        counters = Counters(0.0, self._tokens, self._steps, self.requests, 0, dict(self.ranks))
+        counters = Counters(0.0, self._tokens, self._steps, self.requests, 0, self.asleep, dict(self.ranks))
         processes = ProcessFacts(
             self._used_s, self._starved_s, dict(self._per_rank_s), self.stopped, self.missing, resident_bytes=1 << 30
         )

@@ -36,6 +36,7 @@ class Metric(Enum):
     QUEUE_SUM_S = "vllm:request_queue_time_seconds_sum"
     DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
     ACCEPTED_TOKENS = "vllm:spec_decode_num_accepted_tokens_total"
+    SLEEP_STATE = "vllm:engine_sleep_state"  # label sleep_state: "awake" is 0 while it sleeps
     CACHE_CONFIG = "vllm:cache_config_info"
     KVEIK_LOOKUPS = "kveik_connector_lookups_total"  # label outcome
     KVEIK_TOKENS_USED = "kveik_connector_tokens_used_total"

@@ -92,6 +92,7 @@ class _Judge:
         """The first rule that applies."""
         return (
             self._gone()
+            or self._asleep()
             or self._garbage()
             or self._starting()
             or self._broken()
@@ -106,6 +107,12 @@ class _Judge:
         """Gone in two looks: which processes there are is a moment old, and may just have been changed on purpose."""
         last = [one.processes.missing for one in self._history[-2:] if one.processes is not None]
         return (Condition.DEAD, last[-1]) if len(last) == 2 and all(last) else None
+
+    def _asleep(self) -> _Reason | None:
+        """Somebody put it to sleep: requests wait, nothing moves, and all that is meant to be so."""
+        return (
+            (Condition.BUSY, "it was put to sleep; requests wait until it is woken") if self._awake_s() == 0 else None
+        )
 
     def _garbage(self) -> _Reason | None:
         answers = [one for one in self._ended if one.probed in (Probed.RIGHT, Probed.WRONG)][-OF_ANSWERS:]
@@ -159,7 +166,7 @@ class _Judge:
         return None
 
     def _stuck(self) -> _Reason | None:
-        still_s = _still_s(self._seen)
+        still_s = min(_still_s(self._seen), self._awake_s())
         late = self._late(still_s)
         if not late:
             return None
@@ -198,6 +205,14 @@ class _Judge:
             return f"{requests} requests are under way" if requests else ""
         return ""
 
+    def _awake_s(self) -> float:
+        """Since when it has not slept, as far as the history goes back; 0 while it sleeps."""
+        known = [(one.at_s, one.counters) for one in reversed(self._history) if one.counters is not None]
+        slept = next((place for place, (_, counters) in enumerate(known) if counters.asleep), None)
+        if slept is None:
+            return math.inf
+        return 0.0 if slept == 0 else self._now.at_s - known[slept][0]
+
     def _is_asked(self, rank: str) -> bool:
         """Whether a request waits at this rank. A rank that stands still does not count those that came since."""
         now = self._now
@@ -210,7 +225,8 @@ class _Judge:
         """How long the engine, or one rank of it, may stand still."""
         processes, settings = self._now.processes, self._settings
         if processes is not None and processes.stopped:
-            return _Patience(self._window_s, f"{processes.stopped} of its processes are stopped")
+            one = processes.stopped == 1
+            return _Patience(self._window_s, f"{processes.stopped} of its processes {'is' if one else 'are'} stopped")
         worked = computing(self._seen, self._window_s, partial(rank_processors, rank=rank) if rank else processors_of)
         if worked:
             return _Patience(settings.hung_computing_s, "its processors work")

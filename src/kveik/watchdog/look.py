@@ -191,6 +191,7 @@ def counters_of(snapshot: MetricsSnapshot) -> Counters | None:
             iterations=sum(steps.values()),
             running=int(sum(running.values())),
             waiting=int(sum(waiting.values())),
+            asleep=snapshot.series(Metric.SLEEP_STATE, "sleep_state").get("awake", 1.0) == 0,
             per_rank={
                 rank: RankCounters(count, int(running.get(rank, 0) + waiting.get(rank, 0)))
                 for rank, count in steps.items()

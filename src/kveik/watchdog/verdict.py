@@ -54,7 +54,8 @@ class Counters:
     """Counters and gauges of one reading of an engine's metrics; they only grow, but for the gauges.
 
     ``prompt_tokens``, ``output_tokens``, ``iterations``: totals over all ranks. Steps without a token are
-    iterations, too. ``running`` and ``waiting``: requests. ``per_rank``: by the label of the rank.
+    iterations, too. ``running`` and ``waiting``: requests. ``asleep``: it was put to sleep (vLLM's sleep mode).
+    ``per_rank``: by the label of the rank.
     """
 
     prompt_tokens: float = 0.0
@@ -62,6 +63,7 @@ class Counters:
     iterations: float = 0.0
     running: int = 0
     waiting: int = 0
+    asleep: bool = False
     per_rank: Mapping[str, RankCounters] = field(default_factory=dict)
 
 

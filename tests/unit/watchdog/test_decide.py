@@ -134,7 +134,18 @@ def test_a_stopped_process_is_enough_where_others_spin_for_it() -> None:
     engine.freeze()
     engine.processors, engine.stopped = 1.0, 1
     assert engine.until(Condition.HUNG, 60) <= THREE_PERIODS_S
-    assert "1 of its processes are stopped" in engine.verdict.why
+    assert "1 of its processes is stopped" in engine.verdict.why
+
+
+def test_an_engine_that_was_put_to_sleep_is_let_sleep_and_gets_its_time_when_it_is_woken() -> None:
+    engine = ready_engine()
+    engine.freeze()
+    engine.asleep = True
+    assert engine.looks(3600) == [Condition.BUSY]
+    assert "put to sleep" in engine.verdict.why
+    engine.asleep = False
+    assert engine.looks(SETTINGS.probe_period_s) == [Condition.BUSY]
+    assert engine.until(Condition.HUNG, 60) <= THREE_PERIODS_S
 
 
 def test_an_engine_on_another_machine_gets_a_minute() -> None:
@@ -335,7 +346,7 @@ def test_a_probe_meant_for_a_rank_is_a_request_there() -> None:
 
     def sample(at_s: float, number: int, age_s: float) -> Sample:
         ranks = {"0": dataclasses.replace(busy, iterations=at_s), "1": quiet}
-        counters = Counters(0, at_s, at_s, 1, 0, ranks)
+        counters = Counters(0, at_s, at_s, 1, 0, per_rank=ranks)
         processes = ProcessFacts(at_s, 0.0, {"0": at_s, "1": 3.0})
         probe = Probed.RIGHT if age_s == 0 else None
         return Sample(at_s, probe, number, age_s, "1" if age_s else "", "", counters, processes)

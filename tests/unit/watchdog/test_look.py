@@ -275,6 +275,14 @@ def test_counters_are_totals_and_by_rank() -> None:
     )
 
 
+@pytest.mark.parametrize(("awake", "asleep"), [(1, False), (0, True)])
+def test_counters_say_whether_it_sleeps(awake: int, asleep: bool) -> None:
+    states = f'vllm:engine_sleep_state{{engine="0",sleep_state="awake"}} {awake}\n'
+    counters = counters_of(parse_metrics(TWO_RANKS + states))
+    assert counters is not None
+    assert counters.asleep is asleep
+
+
 def test_metrics_of_another_make_are_no_counters() -> None:
     assert counters_of(parse_metrics("tgi_request_count 5\n")) is None
     assert counters_of(parse_metrics("vllm:generation_tokens_total NaN\n")) is None
