@@ -53,7 +53,9 @@ class YuanrongSettings:
     request_s: float = setting(2.0, "Longest wait for one request.", unit="s", minimum=0.1, maximum=60)
     evictable: bool = setting(True, "Let the store drop blocks when its memory is full; false: puts fail then.")
     ttl_hours: float = setting(0.0, "How long a block is kept; 0: until it is evicted.", unit="h", minimum=0)
-    threads: int = setting(4, "Threads that talk to this store.", minimum=1, maximum=256)
+    processes: int = setting(
+        2, "Processes that read from the worker, each one call at a time; half as many write.", minimum=1, maximum=64
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -92,7 +92,8 @@ class NodeAgent:
         return arena
 
     def _open_tiers(self, settings: AgentSettings, stores: StoreSettings, clock: Clock) -> LowerTiers:
-        context = TierContext(settings, stores, self.arena.file.view, self._tell, clock)
+        file = self.arena.file
+        context = TierContext(settings, stores, file.view, self._tell, clock, file.open_for_client)
         kinds = [KINDS[name] for name in tier_names(settings, stores)]
         return LowerTiers(
             [kind.open(context) for kind in kinds],

@@ -7,21 +7,28 @@ from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.config import AgentSettings, StoreSettings
 from kveik.errors import ConfigError
 from kveik.records import Listener, ignore
+from kveik.store.apart import SharedMemory
 from kveik.store.base import BlockStore
 from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.opening import OpeningStore
+from kveik.store.yuanrong_client import YuanrongOptions, require_package
+from kveik.store.yuanrong_tier import open_tier as open_yuanrong_tier
 
 
 @dataclass(frozen=True, slots=True)
 class TierContext:
-    """What an opener may use. ``memory`` is the whole arena: all buffers given to a tier later lie within it."""
+    """What an opener may use. ``memory`` is the whole arena: buffers given to a tier later lie within it, but probes.
+
+    ``open_memory`` gives a new descriptor of its file, for a process that maps it too; the caller closes it.
+    """
 
     agent: AgentSettings
     stores: StoreSettings
     memory: memoryview
     listener: Listener = ignore
     clock: Clock = SYSTEM_CLOCK
+    open_memory: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +53,35 @@ def open_filesystem(context: TierContext) -> BlockStore:
     )
 
 
+def open_yuanrong(context: TierContext) -> BlockStore:
+    """openYuanrong datasystem. Raises :class:`ConfigError` for a wrong address or a missing package."""
+    settings = context.stores.yuanrong
+    options = YuanrongOptions.from_settings(settings)
+    require_package()
+    return OpeningStore(
+        "yuanrong",
+        options.capabilities,
+        lambda: open_yuanrong_tier(
+            options,
+            readers=settings.processes,
+            memory=SharedMemory(context.memory, context.open_memory) if context.open_memory else None,
+            listener=context.listener,
+            clock=context.clock,
+        ),
+        wait_s=context.agent.tier_deadline_s,
+        must_open=False,
+        listener=context.listener,
+        clock=context.clock,
+    )
+
+
 #: All kinds, nearest first.
 KINDS: Mapping[str, TierKind] = {
+    "yuanrong": TierKind(
+        wanted=lambda _, stores: bool(stores.yuanrong.worker),
+        threads=lambda _, stores: stores.yuanrong.processes,
+        open=open_yuanrong,
+    ),
     "filesystem": TierKind(
         wanted=lambda agent, _: bool(agent.filesystem),
         threads=lambda agent, _: agent.filesystem_threads,
