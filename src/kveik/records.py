@@ -44,6 +44,18 @@ class FailureRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AdmissionRecord:
+    """Blocks of the arena that were to go down. ``outcome`` says what became of that.
+
+    ``wanted`` and ``new`` were admitted, in that order; ``single_use`` may not go down before they are asked for again;
+    for ``queue_full`` there was no room.
+    """
+
+    outcome: str
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class EvictionRecord:
     """Blocks that a tier dropped to make room."""
 
@@ -62,7 +74,24 @@ class StateRecord:
     why: str
 
 
-Record = LookupRecord | TransferRecord | FailureRecord | EvictionRecord | StateRecord
+@dataclass(frozen=True, slots=True)
+class OutageRecord:
+    """A tier could not be used for so long, and can again. ``text`` tells all of it in one line for people.
+
+    ``lost_keys`` are those that it forgot meanwhile, as far as known.
+    """
+
+    tier: str
+    seconds: float
+    not_stored_blocks: int
+    not_read_blocks: int
+    lost_keys: int
+    text: str
+
+
+Record = (
+    LookupRecord | TransferRecord | FailureRecord | AdmissionRecord | EvictionRecord | StateRecord | OutageRecord
+)
 Listener = Callable[[Record], None]
 
 

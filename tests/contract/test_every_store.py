@@ -362,7 +362,8 @@ def names(store: ListedStore, namespace: bytes) -> list[BlockKey]:
 def test_a_bounded_store_keeps_its_limit_and_the_newest_blocks(maker: StoreMaker) -> None:
     limit_bytes = 4 << 20
     store = maker.open(limit_bytes)
-    assert store.capabilities.bounded
+    if not store.capabilities.bounded:
+        pytest.skip("this tier does not promise it: its server has limits of its own")
     blocks = [make_block(number, payload_bytes=256 << 10) for number in range(40)]
 
     for block in blocks:

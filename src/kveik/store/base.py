@@ -45,6 +45,7 @@ REASONS = (
     "foreign",
     "busy",
     "breaker_open",
+    "fenced",
     "closed",
     "unavailable",
     "not_open",

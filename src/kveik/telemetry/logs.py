@@ -3,11 +3,23 @@
 import logging
 from collections.abc import Collection
 
-from kveik.records import FailureRecord, Record, StateRecord
+from kveik.records import FailureRecord, OutageRecord, Record, StateRecord
 
 #: States that somebody should look at.
 TROUBLE = (
-    *("open", "half-open", "read_only", "read-only", "detached", "several", "changed", "opening", "out", "broken"),
+    *(
+        "open",
+        "half-open",
+        "read_only",
+        "read-only",
+        "detached",
+        "several",
+        "changed",
+        "opening",
+        "out",
+        "broken",
+        "fenced",
+    ),
     *("lost", "isolated", "away", "failing"),
 )
 
@@ -24,6 +36,8 @@ class LogStates:
         if isinstance(record, StateRecord):
             level = logging.WARNING if record.after in self._trouble else logging.INFO
             self._logger.log(level, "%s: %s -> %s: %s", record.part, record.before, record.after, record.why)
+        elif isinstance(record, OutageRecord):
+            self._logger.warning("%s", record.text)
         elif isinstance(record, FailureRecord) and record.kind == "corrupt":
             self._logger.warning(
                 "%s: %d corrupt block(s) given up (%s); they count as misses", record.tier, record.blocks, record.reason

@@ -8,7 +8,16 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from kveik.records import EvictionRecord, FailureRecord, LookupRecord, Record, StateRecord, TransferRecord
+from kveik.records import (
+    AdmissionRecord,
+    EvictionRecord,
+    FailureRecord,
+    LookupRecord,
+    OutageRecord,
+    Record,
+    StateRecord,
+    TransferRecord,
+)
 
 PREFIX = "kveik_agent_"
 LOOKUP_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
@@ -31,9 +40,17 @@ COUNTERS = (
     MetricRow("transfer_seconds", "Time spent on moving blocks", ("tier", "direction")),
     MetricRow("failures", "Blocks that could not be moved, by reason", ("tier", "direction", "reason")),
     MetricRow("corrupt", "Blocks found corrupt and given up, by reason", ("tier", "reason")),
+    MetricRow(
+        "cascade_blocks", "Blocks to be written down: wanted, new; single_use and queue_full were not", ("outcome",)
+    ),
     MetricRow("evicted_blocks", "Blocks dropped to make room", ("tier",)),
     MetricRow("evicted_bytes", "Payload bytes dropped to make room", ("tier",)),
     MetricRow("state_changes", "Changes of a part's state", ("part", "after")),
+    MetricRow("tier_outages", "Times in which a lower tier could not be used, counted when they end", ("tier",)),
+    MetricRow("tier_outage_seconds", "How long they lasted in all", ("tier",)),
+    MetricRow(
+        "tier_outage_blocks", "What they cost: blocks not_stored, not_read, or lost in the tier", ("tier", "outcome")
+    ),
 )
 LOOKUP_SECONDS = MetricRow("lookup_seconds", "Duration of lookups", ("tier",))
 
@@ -101,11 +118,19 @@ class AgentMetrics:
                 self._add("corrupt", blocks, tier, reason)
             case FailureRecord(tier, direction, _, reason, blocks):
                 self._add("failures", blocks, tier, direction, reason)
+            case AdmissionRecord(outcome, blocks):
+                self._add("cascade_blocks", blocks, outcome)
             case EvictionRecord(tier, blocks, size):
                 self._add("evicted_blocks", blocks, tier)
                 self._add("evicted_bytes", size, tier)
             case StateRecord(part, _, after):
                 self._add("state_changes", 1, part, after)
+            case OutageRecord():
+                self._add("tier_outages", 1, record.tier)
+                self._add("tier_outage_seconds", record.seconds, record.tier)
+                self._add("tier_outage_blocks", record.not_stored_blocks, record.tier, "not_stored")
+                self._add("tier_outage_blocks", record.not_read_blocks, record.tier, "not_read")
+                self._add("tier_outage_blocks", record.lost_keys, record.tier, "lost")
 
     def _add(self, name: str, amount: float, *labels: str) -> None:
         self._counters[name].labels(*labels).inc(amount)

@@ -1,15 +1,18 @@
 """Deadlines and the breaker of one tier. Hung calls are held at a gate, time is moved by hand."""
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from kveik.breaker import CLOSED, HALF_OPEN, OPEN, BreakerPolicy
 from kveik.clock import Deadline, FakeClock
 from kveik.errors import StoreError
+from kveik.kv.keys import BlockKey
 from kveik.records import FailureRecord, Record, StateRecord
-from kveik.store.base import BlockResult, Status
+from kveik.store.base import BlockResult, Capabilities, Status
 from kveik.store.faulty import Faults, FaultyStore, Gate
 from kveik.store.guarded import GuardedStore
 from kveik.store.memory import MemoryStore
@@ -145,7 +148,7 @@ def test_failures_in_a_row_open_the_breaker_and_the_tier_is_left_out(tier: Tier)
 def test_a_batch_in_which_something_worked_is_no_failure(tier: Tier) -> None:
     blocks = [make_block(number) for number in range(4)]
     tier.put(*blocks)
-    tier.faulty.faults = Faults(fail="io_error", operations=frozenset({"get"}), every=2)
+    tier.faulty.faults = Faults(fail="injected", operations=frozenset({"get"}), every=2)
 
     for _ in range(5):
         assert sum(result.ok for result in tier.get(*blocks)) == 2
@@ -343,3 +346,184 @@ def test_what_waits_for_being_written_when_the_tier_closes_ends_without_touching
     until(lambda: len(ended) == 4)
     tier.guarded.write_behind(blocks[0].key, blocks[0].frame, ended.append)
     assert ended[-1].reason == "closed"
+
+
+class Batched(MemoryStore):
+    """A store that is best asked for several keys at once, and remembers what it was asked for."""
+
+    def __init__(self, batch_keys: int = 4) -> None:
+        super().__init__("batched")
+        self._batch_keys = batch_keys
+        self.calls: list[tuple[str, int]] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, batch_keys=self._batch_keys)
+
+    def get(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        self.calls.append(("get", len(keys)))
+        return super().get(keys, buffers, deadline)
+
+    def put(self, keys: Sequence[BlockKey], frames: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        self.calls.append(("put", len(keys)))
+        return super().put(keys, frames, deadline)
+
+    def sizes(self, direction: str) -> list[int]:
+        return sorted(count for called, count in self.calls if called == direction)
+
+
+def test_a_store_that_likes_batches_gets_them_and_every_key_has_its_own_result() -> None:
+    store = Batched()
+    guarded = GuardedStore(store, threads=2)
+    blocks = [make_block(number) for number in range(11)]
+    keys, there = [block.key for block in blocks], blocks[::2]
+    guarded.put([block.key for block in there], [block.frame for block in there], Deadline.after(10.0))
+    buffers = [block.buffer() for block in blocks]
+
+    results = guarded.get(keys, buffers, Deadline.after(10.0))
+
+    assert [result.status for result in results] == [Status.HIT, Status.MISS] * 5 + [Status.HIT]
+    assert all(block.is_in(buffers[number]) for number, block in enumerate(blocks) if block in there)
+    assert store.sizes("get") == [3, 4, 4]
+    assert store.sizes("put") == [2, 4]
+    guarded.close()
+
+
+def test_what_waits_for_being_written_is_gathered_into_batches() -> None:
+    store = Batched()
+    guarded = GuardedStore(store, threads=2)
+    held = threading.Event()
+    guarded.run_behind(lambda: assert_set(held))  # the one writing thread is busy meanwhile
+    ended: list[BlockResult] = []
+    blocks = [make_block(number) for number in range(9)]
+    for block in blocks:
+        guarded.write_behind(block.key, block.frame, ended.append)
+    held.set()
+    until(lambda: len(ended) == 9)
+
+    assert [result.status for result in ended] == [Status.STORED] * 9
+    assert store.sizes("put") == [1, 4, 4]
+    guarded.close()
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(20.0)
+
+
+def test_one_listener_that_fails_keeps_no_other_write_from_being_told() -> None:
+    guarded = GuardedStore(Batched(), threads=2)
+    held = threading.Event()
+    guarded.run_behind(lambda: assert_set(held))
+    ended: list[BlockResult] = []
+
+    def broken(_: BlockResult) -> None:
+        raise ZeroDivisionError("a defect")
+
+    guarded.write_behind(make_block(1).key, make_block(1).frame, broken)
+    guarded.write_behind(make_block(2).key, make_block(2).frame, ended.append)
+    held.set()
+    until(lambda: len(ended) == 1)
+    guarded.close()
+
+
+class HalfLate(Batched):
+    """Answers a batch when the gate opens; of its first key it then still holds the buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+        self.holding = threading.Event()
+        self.holding.set()
+
+    def get(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        self.gate.hold()
+        late = BlockResult(Status.FAILED, reason="timeout", still_running=self.holding.is_set)
+        return [late, *super().get(keys[1:], buffers[1:], deadline)]
+
+
+def test_each_buffer_of_a_batch_that_was_given_up_is_busy_as_long_as_the_store_says() -> None:
+    store = HalfLate()
+    guarded = GuardedStore(store, threads=1)
+    blocks = [make_block(number) for number in range(2)]
+    clock = FakeClock()
+    answer = guarded.begin_get(
+        [block.key for block in blocks], [block.buffer() for block in blocks], Deadline.after(60.0, clock)
+    )
+    assert store.gate.wait_held()
+    clock.advance(60.0)
+    first, second = answer()
+    assert (first.reason, first.buffer_busy, second.buffer_busy) == ("timeout", True, True)
+
+    store.gate.open()
+    until(lambda: not second.buffer_busy)
+    assert first.buffer_busy
+    store.holding.clear()
+    assert not first.buffer_busy
+    guarded.close()
+
+
+def test_a_store_that_forgets_an_answer_fails_the_whole_batch(caplog: pytest.LogCaptureFixture) -> None:
+    class Forgetful(Batched):
+        def get(self, keys: object, buffers: object, deadline: object) -> list[BlockResult]:
+            return [BlockResult(Status.HIT)]
+
+    guarded = GuardedStore(Forgetful(), threads=1)
+    blocks = [make_block(number) for number in range(3)]
+    results = guarded.get([b.key for b in blocks], [b.buffer() for b in blocks], Deadline.after(10.0))
+
+    assert [result.reason for result in results] == ["io_error"] * 3
+    assert "1 results for 3 keys" in caplog.text
+    guarded.close()
+
+
+def test_a_single_failure_among_many_calls_is_tried_once_more(tier: Tier) -> None:
+    blocks = [make_block(number) for number in range(30)]
+    tier.put(*blocks)
+    tier.get(*blocks[:19])
+    tier.faulty.faults = Faults(fail="unavailable", operations=frozenset({"get"}), every=2)
+
+    results = tier.get(*blocks[:2])
+
+    assert sum(result.ok for result in results) == 2
+
+
+def test_a_tier_that_is_down_is_not_asked_more_than_a_tenth_more_often(tier: Tier) -> None:
+    calls: list[int] = []
+    store = FaultyStore(MemoryStore(), Faults(fail="unavailable"))
+    guarded = GuardedStore(store, threads=1, policy=BreakerPolicy(failures=10_000), clock=tier.clock)
+    store.get = lambda keys, *_: calls.extend([1] * len(keys)) or [BlockResult(Status.FAILED, reason="unavailable")]  # type: ignore[method-assign, func-returns-value]
+    for number in range(100):
+        guarded.get([make_block(number).key], [make_block(number).buffer()], Deadline.after(10.0))
+
+    assert 100 < sum(calls) <= 110
+    guarded.close()
+
+
+def test_the_last_block_that_was_served_is_remembered(tier: Tier) -> None:
+    assert tier.guarded.last_hit is None
+    block = make_block(1)
+    tier.put(block)
+    tier.get(make_block(2), block)
+    assert tier.guarded.last_hit == (block.key, len(block.frame))
+
+
+def test_a_fenced_tier_ends_the_writes_that_wait(tier: Tier) -> None:
+    ended: list[BlockResult] = []
+    with tier.faulty.hung("put") as gate:
+        for number in range(3):
+            tier.guarded.write_behind(make_block(number).key, make_block(number).frame, ended.append)
+        assert gate.wait_held()
+        tier.guarded.standing.put_fence("it lies")
+        tier.guarded.check()
+        assert [result.reason for result in ended] == ["fenced"] * 2
+    until(lambda: len(ended) == 3)
+
+
+def test_what_an_outage_kept_from_being_moved_is_counted(tier: Tier) -> None:
+    tier.fail(3)
+    tier.get(make_block(1), make_block(2))
+    tier.put(make_block(3))
+
+    outage = tier.guarded.standing.outages.current
+    assert outage is not None
+    assert (outage.not_read_blocks, outage.not_stored_blocks, outage.why) == (2, 1, "injected")
