@@ -19,7 +19,7 @@ _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class Mapping:
-    """A shared, writable mapping of a file, as one memoryview of ``size`` bytes.
+    """A shared, writable mapping of a file, as one memoryview of ``size`` bytes, which lie at ``address``.
 
     ``close`` gives up this object's own references. The memory stays mapped as long as somebody
     holds a slice of :attr:`view`, so that a copy under way never loses the ground under its feet.
@@ -30,9 +30,9 @@ class Mapping:
         self.size = size
         self.populated_bytes = 0
         self.view = memoryview(self._mmap)
-        self._address = int(np.frombuffer(self.view, np.uint8).ctypes.data)
+        self.address = int(np.frombuffer(self.view, np.uint8).ctypes.data)
         if huge_pages:  # a wish: most kernels refuse it for shared memory, and nothing depends on it
-            _libc.madvise(self._address, size, _MADV_HUGEPAGE)
+            _libc.madvise(self.address, size, _MADV_HUGEPAGE)
 
     def populate(self, stop: threading.Event) -> bool:
         """Fault every page in for writing, piece by piece, until ``stop``; ``populated_bytes`` grows with it.
@@ -43,7 +43,7 @@ class Mapping:
         """
         for start in range(0, self.size, _PIECE_BYTES):
             length = min(_PIECE_BYTES, self.size - start)
-            if stop.is_set() or _libc.madvise(self._address + start, length, _MADV_POPULATE_WRITE) != 0:
+            if stop.is_set() or _libc.madvise(self.address + start, length, _MADV_POPULATE_WRITE) != 0:
                 return False
             self.populated_bytes = start + length
         return True
