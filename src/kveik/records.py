@@ -89,9 +89,7 @@ class OutageRecord:
     text: str
 
 
-Record = (
-    LookupRecord | TransferRecord | FailureRecord | AdmissionRecord | EvictionRecord | StateRecord | OutageRecord
-)
+Record = LookupRecord | TransferRecord | FailureRecord | AdmissionRecord | EvictionRecord | StateRecord | OutageRecord
 Listener = Callable[[Record], None]
 
 

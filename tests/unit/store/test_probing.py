@@ -1,0 +1,382 @@
+"""A tier that lies is found out by reading back, fenced, and let in again; hung ones are held at a gate."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kveik.breaker import CLOSED, OPEN, BreakerPolicy
+from kveik.clock import Deadline, FakeClock
+from kveik.kv.keys import BlockKey
+from kveik.records import OutageRecord, Record, StateRecord, TransferRecord
+from kveik.store.base import BlockResult, BlockStore, Status
+from kveik.store.canary import PROBE_NAMESPACE
+from kveik.store.faulty import Faults, FaultyStore
+from kveik.store.guarded import GuardedStore
+from kveik.store.instrumented import InstrumentedStore
+from kveik.store.memory import MemoryStore
+from kveik.store.probing import LEASE_S, LEFT_MAX, TierProbe, TierProbes
+from kveik.store.standing import FENCED
+from tests.agents import wait_until
+from tests.blocks import make_block
+
+PERIOD_S = 15.0
+DEADLINE_S = 5.0
+
+
+class Leased(MemoryStore):
+    """Blocks that were read cannot be deleted for a while, as in Mooncake."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._read_s: dict[BlockKey, float] = {}
+        self.refused = 0
+
+    def get(self, keys: object, buffers: object, deadline: Deadline) -> list[BlockResult]:
+        for key in keys:  # type: ignore[attr-defined]
+            self._read_s[key] = self._clock.monotonic()
+        return super().get(keys, buffers, deadline)  # type: ignore[arg-type]
+
+    def _delete(self, key: BlockKey) -> BlockResult:
+        if self._clock.monotonic() - self._read_s.get(key, 0.0) < 10.0:
+            self.refused += 1
+            return BlockResult(Status.FAILED, reason="busy")
+        return super()._delete(key)
+
+
+class Probed:
+    """One tier with its guard and its probe, and a clock that is moved by hand."""
+
+    def __init__(self, memory: MemoryStore | None = None, clock: FakeClock | None = None) -> None:
+        self.clock = clock or FakeClock()
+        self.records: list[Record] = []
+        self.memory = memory or MemoryStore()
+        self.faulty = FaultyStore(self.memory)
+        self.guard = GuardedStore(
+            InstrumentedStore(self.faulty, self.records.append, self.clock),
+            threads=2,
+            policy=BreakerPolicy(failures=2, open_s=1.0, open_max_s=2.0),
+            hang_s=DEADLINE_S,
+            listener=self.records.append,
+            clock=self.clock,
+        )
+        self.probe = TierProbe(self.faulty, self.guard, period_s=PERIOD_S, deadline_s=DEADLINE_S, clock=self.clock)
+
+    def round(self, after_s: float = PERIOD_S) -> None:
+        """Let time pass until a round is due, and wait for it to be judged."""
+        self.clock.advance(after_s)
+        self.probe.tick()
+        self.settle()
+
+    def settle(self) -> None:
+        wait_until(lambda: self.probe._job is None or self.probe._job.done(), "the round ends")
+        if self.probe._job is not None:
+            self.probe.tick()
+
+    @property
+    def fence(self) -> str:
+        return self.guard.standing.fence
+
+    @property
+    def outages(self) -> list[OutageRecord]:
+        return [record for record in self.records if isinstance(record, OutageRecord)]
+
+    def canaries(self) -> int:
+        (portion,) = list(self.memory.keys(PROBE_NAMESPACE))
+        return len(portion)
+
+    def get(self, number: int = 1) -> BlockResult:
+        block = make_block(number)
+        return self.guard.get([block.key], [block.buffer()], Deadline.after(10.0))[0]
+
+    def put(self, number: int = 1) -> BlockResult:
+        block = make_block(number)
+        return self.guard.put([block.key], [block.frame], Deadline.after(10.0))[0]
+
+
+@pytest.fixture
+def tier() -> Iterator[Probed]:
+    made = Probed()
+    yield made
+    made.probe.close()
+    made.guard.close()
+
+
+def test_a_sound_tier_is_left_alone_and_nothing_is_counted(tier: Probed) -> None:
+    for _ in range(4):
+        tier.round()
+
+    assert tier.guard.breaker_state == CLOSED
+    assert tier.records == []
+
+
+def test_canaries_never_pile_up_and_are_taken_away_at_the_end(tier: Probed) -> None:
+    for _ in range(10):
+        tier.round()
+        assert 1 <= tier.canaries() <= 3
+
+    tier.probe.close()
+    assert tier.canaries() == 0
+
+
+def test_the_first_round_comes_a_period_after_the_start(tier: Probed) -> None:
+    tier.clock.advance(PERIOD_S - 1)
+    tier.probe.tick()
+    assert tier.canaries() == 0
+
+
+def test_a_tier_that_acknowledges_and_does_not_serve_is_fenced_after_two_rounds(tier: Probed) -> None:
+    tier.put(1)
+    tier.faulty.faults = Faults(lose=True)
+    tier.round()
+    assert tier.guard.breaker_state == CLOSED
+    tier.round(PERIOD_S / 3)
+
+    assert tier.fence == "it acknowledges puts and does not serve them"
+    assert tier.guard.breaker_state == FENCED
+    assert tier.get(1).reason == "fenced"
+    assert tier.put(2).reason == "fenced"
+    assert tier.guard.lookup([make_block(1).key], Deadline.after(10.0)) == [False]
+
+
+def test_it_comes_back_by_itself_after_good_rounds_and_the_outage_is_told(tier: Probed) -> None:
+    tier.faulty.faults = Faults(lose=True)
+    tier.round()
+    tier.round(PERIOD_S / 3)
+    tier.put(1)
+    tier.get(1)
+    tier.faulty.faults = Faults()
+    tier.round(PERIOD_S / 3)
+    assert tier.fence
+    tier.round(PERIOD_S / 3)
+
+    assert tier.guard.breaker_state == CLOSED
+    assert tier.put(1).status is Status.STORED
+    (outage,) = tier.outages
+    assert (outage.not_stored_blocks, outage.not_read_blocks) == (1, 1)
+    assert "it acknowledges puts and does not serve them" in outage.text
+    changes = [(r.part, r.after) for r in tier.records if isinstance(r, StateRecord)]
+    assert changes == [("memory.fence", FENCED), ("memory.fence", "sound")]
+
+
+@pytest.mark.parametrize("unverified", [False, True])
+def test_a_tier_that_serves_other_bytes_is_fenced_even_if_it_does_not_see_it_itself(
+    tier: Probed, unverified: bool
+) -> None:
+    tier.faulty.faults = Faults(foreign=True, unverified=unverified)
+    tier.round()
+    tier.round(PERIOD_S / 3)
+    assert tier.fence.startswith("it serves other bytes than were put")
+
+
+def test_a_tier_that_came_back_empty_is_fenced_at_once_and_the_loss_is_counted(tier: Probed) -> None:
+    for number in range(5):
+        tier.put(number)
+    tier.round()
+    tier.round()
+    tier.faulty.forget_everything()
+    tier.round()
+
+    assert tier.fence.startswith("it is empty")
+    tier.round(PERIOD_S / 3)
+    tier.round(PERIOD_S / 3)
+    assert tier.guard.breaker_state == CLOSED
+    (outage,) = tier.outages
+    assert outage.lost_keys == 5
+    assert "keys lost" in outage.text
+
+
+def test_emptying_it_on_purpose_is_no_loss(tier: Probed) -> None:
+    tier.round()
+    tier.faulty.forget_everything()
+    tier.probe.forget()
+    tier.round()
+    assert tier.fence == ""
+
+
+def test_a_hung_tier_is_fenced_though_nobody_else_calls_it(tier: Probed) -> None:
+    with tier.faulty.hung("put", "get") as gate:
+        tier.clock.advance(PERIOD_S)
+        tier.probe.tick()
+        assert gate.wait_held()
+        tier.clock.advance(DEADLINE_S)
+        tier.probe.tick()
+        assert tier.fence == ""
+        tier.clock.advance(PERIOD_S / 3)
+        tier.probe.tick()
+
+        assert tier.fence.startswith("it did not answer a probe in time: nothing within 5 s")
+        assert gate.wait_held(1)  # still that one call: a hung tier costs one thread more, no matter how long
+    tier.settle()
+    assert tier.fence  # what came late does not count
+    tier.round(PERIOD_S / 3)
+    tier.round(PERIOD_S / 3)
+    assert tier.fence == ""
+
+
+def test_an_open_breaker_gets_its_trial_from_the_probe_and_from_nobody_else(tier: Probed) -> None:
+    tier.put(1)
+    tier.faulty.faults = Faults(fail="unavailable")
+    tier.get(1)
+    tier.get(1)
+    assert tier.guard.breaker_state == OPEN
+    tier.faulty.faults = Faults()
+    tier.clock.advance(1.0)
+    assert tier.get(1).reason == "breaker_open"
+
+    tier.round(0.0)
+
+    assert tier.guard.breaker_state == CLOSED
+    assert tier.get(1).status is Status.HIT
+
+
+def test_a_failed_trial_leaves_it_open_and_the_next_comes_later(tier: Probed) -> None:
+    tier.faulty.faults = Faults(fail="unavailable")
+    tier.get(1)
+    tier.get(1)
+    tier.round(1.0)
+    assert tier.guard.breaker_state == OPEN
+    tier.probe.tick()
+    assert tier.probe._job is None  # the pause has doubled
+    tier.faulty.faults = Faults()
+    tier.round(2.0)
+    assert tier.guard.breaker_state == CLOSED
+
+
+def test_a_trial_moves_a_large_canary_too(tier: Probed) -> None:
+    tier.guard.standing.note("refused", timed_out=True)
+    tier.round(1.0)
+    assert tier.memory.stats().bytes > 1 << 20
+
+
+def test_a_trial_that_finds_a_liar_does_not_let_it_in(tier: Probed) -> None:
+    tier.guard.standing.note("refused", timed_out=True)
+    tier.faulty.faults = Faults(lose=True)
+    tier.round(1.0)
+    assert tier.guard.breaker_state == OPEN
+
+
+def test_an_outage_after_which_it_is_empty_is_one_outage(tier: Probed) -> None:
+    for number in range(5):
+        tier.put(number)
+    tier.round()
+    tier.round()
+    tier.faulty.faults = Faults(fail="unavailable")
+    tier.get(1)
+    tier.get(1)
+    tier.faulty.forget_everything()
+    tier.faulty.faults = Faults()
+    tier.round(1.0)
+    assert tier.guard.breaker_state == FENCED
+    tier.round(PERIOD_S / 3)
+    tier.round(PERIOD_S / 3)
+
+    (outage,) = tier.outages
+    assert outage.lost_keys >= 5
+    assert tier.guard.breaker_state == CLOSED
+
+
+def test_a_refusing_tier_that_lost_everything_is_still_found_empty(tier: Probed) -> None:
+    tier.round()
+    tier.faulty.forget_everything()
+    tier.faulty.faults = Faults(fail="unavailable")
+    tier.round()
+    tier.round(PERIOD_S / 3)
+    assert tier.fence.startswith("it refuses a probe")
+    tier.faulty.faults = Faults()
+    tier.round(PERIOD_S / 3)
+    tier.round(PERIOD_S / 3)
+    assert tier.fence  # the first of these found it empty
+    tier.round(PERIOD_S / 3)
+    assert tier.fence == ""
+    assert "keys lost" in tier.outages[-1].text
+
+
+@pytest.mark.parametrize("reason", ["read_only", "no_room"])
+def test_a_tier_that_takes_no_puts_is_judged_by_what_it_served_before(tier: Probed, reason: str) -> None:
+    tier.put(1)
+    assert tier.get(1).status is Status.HIT
+    tier.faulty.faults = Faults(fail=reason, operations=frozenset({"put"}))
+    for _ in range(3):
+        tier.round()
+    assert tier.fence == ""
+
+    tier.faulty.faults = Faults(foreign=True, unverified=True)
+    tier.faulty.hung("put")
+    tier.faulty._put = lambda key, sealed, deadline: BlockResult(Status.FAILED, reason=reason)  # type: ignore[method-assign]
+    tier.round()
+    tier.round(PERIOD_S / 3)
+    assert tier.fence.startswith("it serves other bytes")
+
+
+def test_a_leased_canary_is_deleted_when_its_lease_is_over() -> None:
+    clock = FakeClock()
+    leased = Leased(clock)
+    tier = Probed(leased, clock)
+    for _ in range(6):
+        tier.round()
+    assert leased.refused == 0
+    for _ in range(20):
+        tier.round(LEASE_S / 6)
+    assert tier.canaries() <= LEFT_MAX
+    tier.probe.close()
+    tier.guard.close()
+
+
+def test_memory_that_a_store_may_still_write_is_kept(tier: Probed) -> None:
+    tier.round()
+    with tier.faulty.late():
+        tier.round()
+        assert tier.probe._busy
+    wait_until(lambda: not any(result.buffer_busy for result, _ in tier.probe._busy), "the late write ended")
+    tier.round()
+    assert tier.probe._busy == []
+
+
+def test_a_defect_of_the_store_is_a_refusal_and_not_the_probes_end(tier: Probed) -> None:
+    def broken(*_: object) -> list[BlockResult]:
+        raise ZeroDivisionError("a defect")
+
+    tier.faulty.put = broken  # type: ignore[method-assign, assignment]
+    tier.round()
+    tier.round(PERIOD_S / 3)
+    assert tier.fence == "it refuses a probe: a defect"
+
+
+def test_several_tiers_are_probed_on_one_thread_and_the_end_is_clean() -> None:
+    stores: list[BlockStore] = [MemoryStore("near"), FaultyStore(MemoryStore("far"), Faults(lose=True))]
+    guards = [GuardedStore(store, threads=1) for store in stores]
+    records: list[Record] = []
+    probes = TierProbes(list(zip(stores, guards, strict=True)), period_s=0.05, deadline_s=5.0).start()
+    wait_until(lambda: guards[1].breaker_state == FENCED, "the lying tier is fenced")
+
+    assert guards[0].breaker_state == CLOSED
+    assert not any(isinstance(record, TransferRecord) for record in records)
+    probes.close()
+    assert stores[0].stats().blocks == 0
+    for guard in guards:
+        guard.close()
+
+
+def test_without_a_period_nothing_is_probed() -> None:
+    store = MemoryStore()
+    guard = GuardedStore(store)
+    probes = TierProbes([(store, guard)], period_s=0.0, deadline_s=5.0).start()
+    assert repr(probes) == "TierProbes([])"
+    probes.close()
+    guard.close()
+
+
+def test_closing_waits_for_no_stuck_round(tier: Probed) -> None:
+    with tier.faulty.hung("put") as gate:
+        tier.clock.advance(PERIOD_S)
+        tier.probe.tick()
+        assert gate.wait_held()
+        start_s = time.monotonic()
+        tier.probe.close()
+        assert time.monotonic() - start_s < 10.0
+
+
+def test_the_repr_states_the_course(tier: Probed) -> None:
+    assert repr(tier.probe).startswith("TierProbe('memory', ProbeCourse(period_s=15.0")
