@@ -1,0 +1,138 @@
+"""A connection pool to a Redis or Valkey server, from the settings: the one place that imports the client library."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kveik.config_stores import RedisSettings
+from kveik.errors import ConfigError
+
+PACKAGE = "redis"
+
+
+class RedisPipeline(Protocol):
+    """Commands that go out together; the answers are in their order, errors among them."""
+
+    def set(self, name: str, value: Any, *, px: int | None = None, nx: bool = False) -> Any:
+        """Queue SET."""
+        ...
+
+    def exists(self, name: str) -> Any:
+        """Queue EXISTS."""
+        ...
+
+    def strlen(self, name: str) -> Any:
+        """Queue STRLEN."""
+        ...
+
+    def unlink(self, name: str) -> Any:
+        """Queue UNLINK."""
+        ...
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send all and wait for all answers."""
+        ...
+
+
+class RedisClient(Protocol):
+    """What the tier uses of ``redis.Redis``."""
+
+    def ping(self) -> Any:
+        """Ask whether the server answers."""
+        ...
+
+    def info(self) -> Mapping[str, object]:
+        """What the server says about itself."""
+        ...
+
+    def dbsize(self) -> int:
+        """How many keys the database has."""
+        ...
+
+    def mget(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Values, None for what is not there."""
+        ...
+
+    def set(self, name: str, value: Any, *, px: int | None = None, nx: bool = False) -> Any:
+        """Store one value."""
+        ...
+
+    def unlink(self, *names: str) -> int:
+        """Delete keys."""
+        ...
+
+    def scan(self, cursor: int, match: str, count: int) -> tuple[int, list[bytes]]:
+        """Some keys, and where to go on."""
+        ...
+
+    def pipeline(self, transaction: bool = True) -> RedisPipeline:
+        """Begin a pipeline."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RedisLink:
+    """A client, what it raises, and where it leads, for people."""
+
+    client: RedisClient
+    errors: tuple[type[Exception], ...]
+    place: str
+
+
+def library() -> Any:
+    """The client library. Raises :class:`ConfigError` that says what to install."""
+    try:
+        return importlib.import_module(PACKAGE)
+    except ImportError as error:
+        raise ConfigError(
+            f"redis.address is set, but the Python package {PACKAGE!r} is not installed here ({error}): "
+            "pip install 'kveik[redis]', or remove redis.address"
+        ) from error
+
+
+def connect(settings: RedisSettings) -> RedisLink:
+    """A client that connects when it is first used. Raises :class:`ConfigError` for settings that cannot work."""
+    redis = library()
+    client: RedisClient = redis.Redis(
+        **_place(settings),
+        db=settings.database,
+        username=settings.user or None,
+        password=_password(settings.password_file),
+        socket_timeout=settings.connect_s,
+        socket_connect_timeout=settings.connect_s,
+        client_name="kveik",
+        # Retries are the guard's, within its budget; the library's own would multiply every time-out.
+        retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+    )
+    return RedisLink(client, (redis.RedisError, OSError), f"{settings.address}, database {settings.database}")
+
+
+def _place(settings: RedisSettings) -> dict[str, Any]:
+    address = settings.address
+    if address.startswith("/"):
+        if settings.tls:
+            raise ConfigError("redis.tls is true, but redis.address is a Unix socket: set one of them otherwise")
+        return {"unix_socket_path": address}
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"redis.address is {address!r}, expected HOST:PORT or the path of a Unix socket")
+    tls = {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True} if settings.tls else {}
+    return {"host": host.strip("[]"), "port": int(port), "socket_keepalive": True, **tls}
+
+
+def _password(path: str) -> str | None:
+    if not path:
+        return None
+    try:
+        first = Path(path).read_text(encoding="utf8").partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"redis.password_file is {path!r}, which cannot be read: {error}") from error
+    if not first:
+        raise ConfigError(f"redis.password_file is {path!r}, whose first line is empty, expected the password")
+    return first
