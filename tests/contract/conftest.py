@@ -1,7 +1,7 @@
 """Every store and wrapper, each freshly made for one test."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,10 @@ from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
 from kveik.store.memory import MemoryStore
 from kveik.store.opening import OpeningStore
+from kveik.store.stored_here import CountingStore
+from kveik.store.yuanrong import YuanrongStore
+from kveik.store.yuanrong_client import YuanrongOptions, connected
+from tests.yuanrong import running_cluster
 
 MIB = 1 << 20
 
@@ -38,8 +42,11 @@ def _opening(folder: Path, limit_bytes: int) -> OpeningStore:
     return OpeningStore("filesystem", promised, lambda: _filesystem(folder, limit_bytes), wait_s=20.0)
 
 
-#: name -> how to make it in a folder with a limit in bytes (0: none)
-MAKERS: dict[str, Callable[[Path, int], BlockStore]] = {
+#: How to make a store in a folder with a limit in bytes (0: none).
+Make = Callable[[Path, int], BlockStore]
+
+#: name -> how to make it, or the fixture that gives that: for stores with a server, which runs for all tests
+MAKERS: dict[str, Make | str] = {
     "memory": lambda _, limit_bytes: MemoryStore(limit_bytes=limit_bytes),
     "filesystem": _filesystem,
     "arena": _arena,
@@ -47,14 +54,29 @@ MAKERS: dict[str, Callable[[Path, int], BlockStore]] = {
     "guarded filesystem": lambda folder, limit_bytes: GuardedStore(_filesystem(folder, limit_bytes)),
     "filesystem that opened in time": _opening,
     "faulty memory without faults": lambda _, limit_bytes: FaultyStore(MemoryStore(limit_bytes=limit_bytes)),
+    "yuanrong": "yuanrong",
 }
+
+
+@pytest.fixture(scope="session")
+def yuanrong() -> Iterator[Make]:
+    """On a real worker. Stores of one folder share blocks; other folders' have names of their own."""
+    with running_cluster() as cluster:
+        options = YuanrongOptions.from_settings(cluster.worker().stores.yuanrong)
+        client = connected(replace(options, request_ms=10_000))
+
+        def make(folder: Path, _: int) -> CountingStore:
+            prefix = f"t{hash(folder) & 0xFFFFFFFF:08x}"
+            return CountingStore(YuanrongStore(client, replace(options, prefix=prefix)))
+
+        yield make
 
 
 @dataclass
 class StoreMaker:
     """Makes stores of one kind that share a folder, and closes them when the test ends."""
 
-    make: Callable[[Path, int], BlockStore]
+    make: Make
     folder: Path
     opened: list[BlockStore]
 
@@ -67,7 +89,8 @@ class StoreMaker:
 @pytest.fixture(params=MAKERS)
 def maker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreMaker]:
     """A maker of one kind of store."""
-    stores = StoreMaker(MAKERS[request.param], tmp_path, [])
+    make = MAKERS[request.param]
+    stores = StoreMaker(request.getfixturevalue(make) if isinstance(make, str) else make, tmp_path, [])
     yield stores
     for store in stores.opened:
         store.close()

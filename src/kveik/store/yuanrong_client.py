@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from kveik.config import YuanrongSettings, default_runtime_dir
+from kveik.config_stores import YuanrongSettings
 from kveik.errors import ConfigError, StoreError
+from kveik.setting import default_runtime_dir
 from kveik.store.base import Capabilities
 from kveik.store.key_text import DEFAULT_PREFIX
 from kveik.store.yuanrong_errors import trouble_of
