@@ -2,8 +2,13 @@
 
 Results are decided here; names are in :mod:`kveik.store.filesystem_layout`, system calls in
 :mod:`~kveik.store.filesystem_files`, eviction in :mod:`~kveik.store.filesystem_sweep`.
+
+Where the folder lies on a network file system, whose clients keep names, sizes and bytes for a while, an absent name
+is asked for again before it counts as absent, and a file is found wrong only after two looks apart. Nothing relies on
+access times.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -16,7 +21,16 @@ from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import Namespace
 from kveik.records import Listener, ignore
 from kveik.store.base import MISS, BlockResult, Capabilities, Status, StoreStats, corrupt, failed, unsealed
-from kveik.store.filesystem_files import FULL, FileIdentity, FileTree, check_root, identify, read_into, touch
+from kveik.store.filesystem_files import (
+    FULL,
+    FileIdentity,
+    FileTree,
+    check_root,
+    forget_pages,
+    identify,
+    read_into,
+    touch,
+)
 from kveik.store.filesystem_layout import (
     FORMAT_DIRECTORY,
     NAMESPACE_NAME,
@@ -25,10 +39,13 @@ from kveik.store.filesystem_layout import (
     leaf_of,
     quarantine_name,
 )
+from kveik.store.filesystem_medium import Medium, medium_of
 from kveik.store.filesystem_options import FilesystemOptions
+from kveik.store.filesystem_quota import Allowance
 from kveik.store.filesystem_space import FreeSpace, Usage, WriteGate
+from kveik.store.filesystem_suspects import Suspects
 from kveik.store.filesystem_sweep import HIGH_MARK, SweepReport, stored_keys, trim_quarantine
-from kveik.store.filesystem_sweeper import FolderSweeper
+from kveik.store.filesystem_sweeper import SHARE_GOOD_S, FolderSweeper
 
 _TRANSIENT = frozenset({errno.ESTALE, errno.EIO, errno.EREMOTEIO})
 _PLANTED = frozenset({errno.ENOTDIR, errno.ELOOP})
@@ -53,13 +70,20 @@ class FilesystemStore:
         self._name = name
         self._listener = listener
         self._clock = clock
-        self._tree = FileTree(options.root, fsync=options.fsync, links=check_root(options.root))
+        links = check_root(options.root)
+        self._medium = options.medium or medium_of(options.root)
+        self._tree = FileTree(options.root, fsync=options.fsync, links=links, fresh=self._medium.network)
+        self._suspects = Suspects(network=self._medium.network)
         self._usage = Usage()
         self._free = FreeSpace(str(options.root), clock)
         self._gate = WriteGate(f"{name}.writes", options.read_only_pause_s, listener, clock)
         self._trouble = ""
         self._closed = False
-        self._sweeper = FolderSweeper(name, self._tree, options, self._usage, self._free, listener, clock)
+        alone = options.sweep_interval_s <= 0
+        self._allowance = Allowance(options.limit_bytes, clock, alone=alone, stale_s=SHARE_GOOD_S)
+        self._sweeper = FolderSweeper(
+            name, self._tree, options, self._usage, self._free, self._allowance, listener, clock
+        )
         if options.sweep_interval_s > 0:
             self._sweeper.start()
 
@@ -70,6 +94,11 @@ class FilesystemStore:
     def name(self) -> str:
         """Short name used in metrics and messages."""
         return self._name
+
+    @property
+    def medium(self) -> Medium:
+        """What the folder lies on."""
+        return self._medium
 
     @property
     def capabilities(self) -> Capabilities:
@@ -86,8 +115,31 @@ class FilesystemStore:
                 self._tree.publish(directory, "namespace", NAMESPACE_NAME, [text.encode()])
 
     def lookup(self, keys: Sequence[BlockKey], deadline: Deadline) -> list[bool]:
-        """Whether each file is there and could hold a frame."""
-        return [not deadline.passed and self._present(key) for key in keys]
+        """Whether each file is there and could hold a frame.
+
+        On a network file system the first one of a group and rank that seems absent is asked for again, past what the
+        client remembers. Keys come in the order of the prompt: a later one is of no use without it.
+        """
+        present = []
+        absent: set[bytes] = set()
+        for key in keys:
+            found = not deadline.passed and self._present(key)
+            if not found and self._medium.network and not deadline.passed and (chain := key[16:20]) not in absent:
+                found = self._present_afresh(key)
+                if not found:
+                    absent.add(chain)
+            present.append(found)
+        return present
+
+    def _present_afresh(self, key: BlockKey) -> bool:
+        if self._closed:
+            return False
+        try:
+            with self._tree.directory(*leaf_of(key)) as directory:
+                found = identify(directory, block_name(key))
+        except OSError:
+            return False
+        return found is not None and found.size >= frame.HEADER_BYTES
 
     def _present(self, key: BlockKey) -> bool:
         if self._closed:
@@ -110,10 +162,20 @@ class FilesystemStore:
         result, identity = self._read_patiently(key, buffer)
         if result.status is Status.CORRUPT and identity is not None:
             # A network mount may show a file of another node half-way: only two equal verdicts count.
+            self._forget_pages(key)
             result, identity = self._read_patiently(key, buffer)
         if result.status is Status.CORRUPT and identity is not None:
+            if not self._certain(key, identity, result.reason):
+                return BlockResult(Status.MISS, detail=f"looked wrong, will be looked at again: {result.detail}")
             return result if self._quarantine(key, identity, result.reason) else MISS
         return result
+
+    def _forget_pages(self, key: BlockKey) -> None:
+        with contextlib.suppress(OSError), self._tree.directory(*leaf_of(key)) as directory:
+            forget_pages(directory, block_name(key))
+
+    def _certain(self, key: BlockKey, identity: FileIdentity, reason: str) -> bool:
+        return self._suspects.certain(key, identity, reason, now_s=self._clock.monotonic(), wall_s=self._clock.wall())
 
     def _read_patiently(self, key: BlockKey, buffer: memoryview) -> tuple[BlockResult, FileIdentity | None]:
         try:
@@ -159,7 +221,7 @@ class FilesystemStore:
                 number = self._tree.next_number()
                 aside = quarantine_name(key, reason, self._clock.wall(), self._tree.writer, number)
                 os.rename(name, aside, src_dir_fd=leaf, dst_dir_fd=quarantine)
-            self._usage.change(-1, -identity.size)
+            self._removed(identity.size)
             trim_quarantine(self._tree, self._options.quarantine_blocks, self._options.quarantine_bytes)
         except FileNotFoundError:
             return False
@@ -183,35 +245,54 @@ class FilesystemStore:
         if self._options.limit_bytes and size > self._options.limit_bytes:
             return failed("too_large", f"frame of {size} bytes, limit {self._options.limit_bytes}")
         try:
-            return self._write(key, sealed[:size])
+            return self._write_patiently(key, sealed[:size])
         except OSError as error:
-            if error.errno in FULL:
-                self._gate.refused(error)
-                self._sweeper.press(disk_full=error.errno != errno.EROFS)
-                return failed("read_only", str(error))
-            return failed("foreign" if error.errno in _PLANTED else "io_error", str(error))
+            return self._refused(error)
+
+    def _refused(self, error: OSError) -> BlockResult:
+        if error.errno in FULL:
+            self._gate.refused(error)
+            self._sweeper.press(disk_full=error.errno != errno.EROFS)
+            return failed("read_only", str(error))
+        return failed("foreign" if error.errno in _PLANTED else "io_error", str(error))
+
+    def _write_patiently(self, key: BlockKey, sealed: memoryview) -> BlockResult:
+        try:
+            return self._write(key, sealed)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+        return self._write(key, sealed)  # a directory was removed and made again: its handle is another one now
 
     def _write(self, key: BlockKey, sealed: memoryview) -> BlockResult:
         if self._is_there(key, len(sealed)):
             return BlockResult(Status.EXISTS)
-        if not self._has_room(len(sealed)):
-            self._sweeper.press(wanted=len(sealed))
+        if not self._reserve_left(len(sealed)) or not self._allowance.take(len(sealed)):
+            self._sweeper.press(wanted=self._allowance.room_for(len(sealed)))
             return failed("no_room", "until the next round of eviction")
-        if not self._gate.permit():
-            return failed("read_only")
-        with self._tree.directory(*leaf_of(key), create=True) as directory:
-            stored = self._tree.publish(directory, key.text, block_name(key), [sealed])
+        stored = False
+        try:
+            if not self._gate.permit():
+                return failed("read_only")
+            with self._tree.directory(*leaf_of(key), create=True) as directory:
+                stored = self._tree.publish(directory, key.text, block_name(key), [sealed])
+        finally:
+            (self._allowance.wrote if stored else self._allowance.give_back)(len(sealed))
         self._gate.worked()
         if not stored:
             return BlockResult(Status.EXISTS)
         self._usage.change(1, len(sealed))
         self._free.spent(len(sealed))
-        if self._options.limit_bytes and self._usage.read()[1] >= self._options.limit_bytes * HIGH_MARK:
+        if self._allowance.low or self._is_nearly_full():
             self._sweeper.press()
         return BlockResult(Status.STORED, len(sealed))
 
+    def _is_nearly_full(self) -> bool:
+        limit_bytes = self._options.limit_bytes
+        return limit_bytes > 0 and self._usage.read()[1] >= limit_bytes * HIGH_MARK
+
     def _is_there(self, key: BlockKey, size: int) -> bool:
-        """Whether a file of the right size has the name; a wrong one is quarantined."""
+        """Whether a file has the name, and is not certain to be wrong; one that is, by its size, is quarantined."""
         name = block_name(key)
         try:
             with self._tree.directory(*leaf_of(key)) as directory:
@@ -223,14 +304,19 @@ class FilesystemStore:
                     return True
         except FileNotFoundError:
             return False
-        self._quarantine(key, found, "truncated" if found.regular else "foreign")
+        reason = "truncated" if found.regular else "foreign"
+        if not self._certain(key, found, reason):
+            return True
+        self._quarantine(key, found, reason)
         return False
 
-    def _has_room(self, size: int) -> bool:
-        options = self._options
-        if options.limit_bytes and self._usage.read()[1] + size > options.limit_bytes:
-            return False
-        return not options.reserve_bytes or self._free.read() - size >= options.reserve_bytes
+    def _reserve_left(self, size: int) -> bool:
+        reserve_bytes = self._options.reserve_bytes
+        return not reserve_bytes or self._free.read() - size >= reserve_bytes
+
+    def _removed(self, size: int) -> None:
+        self._usage.change(-1, -size)
+        self._allowance.removed(size)
 
     def delete(self, keys: Sequence[BlockKey]) -> list[BlockResult]:
         """Remove each file."""
@@ -249,7 +335,7 @@ class FilesystemStore:
         except OSError as error:
             return failed("io_error", str(error))
         size = found.size if found is not None else 0
-        self._usage.change(-1, -size)
+        self._removed(size)
         return BlockResult(Status.DELETED, size)
 
     def keys(self, namespace: bytes) -> Iterator[Sequence[BlockKey]]:

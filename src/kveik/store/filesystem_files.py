@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kveik.errors import StoreError
 from kveik.store.filesystem_layout import FORMAT_DIRECTORY, FileWriter, temporary_name
+from kveik.store.linkless_open import is_supported, open_below
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK does nothing to a regular file, and keeps a planted FIFO from hanging the open.
@@ -73,13 +74,19 @@ def process_alive(pid: int) -> bool:
 
 
 class FileTree:
-    """The format directory below one root, and this process's way of writing in it."""
+    """The format directory below one root, and this process's way of writing in it.
 
-    def __init__(self, root: Path, *, fsync: bool = False, links: bool = True) -> None:
+    ``fresh``: names are asked for again, directory by directory, before one counts as absent. Clients of network file
+    systems remember absent names; opening the directory above makes them ask (close-to-open, nfs(5)).
+    """
+
+    def __init__(self, root: Path, *, fsync: bool = False, links: bool = True, fresh: bool = False) -> None:
         self.root = root
         self.writer = this_writer()
         self._fsync = fsync
         self._links = links
+        self._fresh = fresh
+        self._in_one_step = is_supported()
         self._numbers = itertools.count(1)
 
     def __repr__(self) -> str:
@@ -98,13 +105,38 @@ class FileTree:
         """
         current = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            below = self._leap(current, parts, stepwise_next=create or self._fresh)
+            if below is None:
+                below = self._walk(current, parts, create)
+        finally:
+            os.close(current)
+        try:
+            yield below
+        finally:
+            os.close(below)
+
+    def _leap(self, root: int, parts: Sequence[str], *, stepwise_next: bool) -> int | None:
+        """The directory by one system call; None when it has to be walked to."""
+        if not self._in_one_step:
+            return None
+        try:
+            return open_below(root, "/".join((FORMAT_DIRECTORY, *parts)), _DIRECTORY)
+        except FileNotFoundError:
+            if stepwise_next:
+                return None
+            raise
+
+    def _walk(self, root: int, parts: Sequence[str], create: bool) -> int:
+        current = os.dup(root)
+        try:
             for part in (FORMAT_DIRECTORY, *parts):
                 below = self._step(current, part, create)
                 os.close(current)
                 current = below
-            yield current
-        finally:
+        except BaseException:
             os.close(current)
+            raise
+        return current
 
     def _step(self, directory: int, part: str, create: bool) -> int:
         try:
@@ -133,7 +165,12 @@ class FileTree:
     def replace(self, directory: int, stem: str, name: str, data: bytes) -> None:
         """Write a file and put it in the place of whatever has that name."""
         temporary = self.write_temporary(directory, stem, [data])
-        os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        try:
+            os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
 
     def _name(self, directory: int, temporary: str, name: str) -> bool:
         if self._links:
@@ -211,6 +248,16 @@ def read_into(directory: int, name: str, buffer: memoryview) -> tuple[FileIdenti
         return identity, count
     finally:
         os.close(descriptor)
+
+
+def forget_pages(directory: int, name: str) -> None:
+    """Let the kernel drop what it keeps of a file, if it can, so that the next read asks the medium."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(name, _READ, dir_fd=directory)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
 
 def touch(directory: int, name: str) -> None:

@@ -9,7 +9,9 @@
                 <key text>.kvb                          one frame
                 .<key text>.<host>.<pid>.<n>.tmp        a frame being written
         quarantine/<key text>.<reason>.<time>.<host>.<pid>.<n>.bad
-        sweeper.lease                                   who sweeps this folder
+        sweeper.lease                                   who sweeps this folder, what was counted, and who writes
+        sweeper.wanted                                  somebody needs room: a round is due
+        writers/<16 hex>.writer                         a process that writes, as long as it lives
 
 The file name holds the whole key, so a file that was moved or copied elsewhere still says what
 it is. All ranks and groups of one block hash share a leaf directory; a million blocks are about
@@ -25,11 +27,14 @@ from kveik.kv.keys import BlockKey
 FORMAT_DIRECTORY = "kveik-1"
 QUARANTINE_DIRECTORY = "quarantine"
 LEASE_NAME = "sweeper.lease"
+WANTED_NAME = "sweeper.wanted"
+WRITERS_DIRECTORY = "writers"
 NAMESPACE_NAME = "namespace.json"
 BLOCK_SUFFIX = ".kvb"
 
 _NAMESPACE = re.compile(r"[0-9a-f]{32}")
 _FAN = re.compile(r"[0-9a-f]{2}")
+_WRITER_FILE = re.compile(r"[0-9a-f]{16}\.writer")
 _WRITER = r"(?P<host>[0-9a-f]{8})\.(?P<pid>[0-9]{1,10})\.[0-9]{1,10}"
 _TEMPORARY = re.compile(rf"\.[0-9a-z-]+\.{_WRITER}\.tmp")
 _QUARANTINED = re.compile(rf"[0-9a-gr-]+\.[a-z_]+\.(?P<time>[0-9]{{1,20}})\.{_WRITER}\.bad")
@@ -86,6 +91,16 @@ def parse_quarantine_name(name: str) -> int | None:
     """When this file was quarantined, in Unix seconds; None for a name that is not ours."""
     match = _QUARANTINED.fullmatch(name)
     return int(match["time"]) if match else None
+
+
+def writer_name(owner: str) -> str:
+    """The file of a process that writes, by which it is known; ``owner`` is 16 hex digits."""
+    return f"{owner}.writer"
+
+
+def is_writer_name(name: str) -> bool:
+    """Whether a file of this name tells of a process that writes."""
+    return _WRITER_FILE.fullmatch(name) is not None
 
 
 def is_namespace_directory(name: str) -> bool:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
@@ -18,18 +19,23 @@ from kveik.store.filesystem_files import FileTree, process_alive, read_into
 from kveik.store.filesystem_layout import LEASE_NAME, temporary_name
 from kveik.store.filesystem_space import NO_COUNT, Count
 
-_MAX_BYTES = 4096
+_MAX_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseNote:
-    """Content of the lease file. The owner's last count goes with it, for those who do not sweep."""
+    """Content of the lease file. The owner's last count goes with it, for those who do not sweep.
+
+    So do the names of those who were known to write when that count began, and how many seconds it took.
+    """
 
     owner: str
     host: str
     pid: int
     beat: int = 0
     count: Count = NO_COUNT
+    writers: tuple[str, ...] = ()
+    took_s: float = 0.0
 
     def pack(self) -> bytes:
         """The content as JSON."""
@@ -41,7 +47,10 @@ class LeaseNote:
         try:
             fields = json.loads(raw)
             count = Count(*(int(fields["count"][name]) for name in ("round", "blocks", "bytes")))
-            return cls(str(fields["owner"]), str(fields["host"]), int(fields["pid"]), int(fields["beat"]), count)
+            writers = tuple(str(name) for name in fields.get("writers", ()))
+            took_s = max(0.0, float(fields.get("took_s", 0.0)))
+            owner = str(fields["owner"]), str(fields["host"]), int(fields["pid"]), int(fields["beat"])
+            return cls(*owner, count, writers, took_s)
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError):  # anyone may write that file
             return None
 
@@ -86,6 +95,18 @@ class SweeperLease:
         """The note that was read last."""
         return None if self._seen is None else LeaseNote.parse(self._seen)
 
+    @property
+    def owner(self) -> str:
+        """This process's name in the lease: 16 hex digits."""
+        return self._own.owner
+
+    def announce(self, count: Count, writers: Sequence[str], took_s: float) -> None:
+        """Tell a new count at once, if the lease is ours still. Raises ``OSError``."""
+        self._own = replace(self._own, writers=tuple(writers), took_s=round(took_s, 3))
+        with self._tree.directory(create=True) as directory:
+            if self._step(self._read(directory)) in (Step.BEAT, Step.REST):
+                self._beat(directory, count)
+
     def keep(self, count: Count) -> bool:
         """Get or keep the lease if that is possible now; whether it is ours. Raises ``OSError``."""
         with self._tree.directory(create=True) as directory:
@@ -96,9 +117,7 @@ class SweeperLease:
             if step in (Step.TAKE, Step.CREATE):
                 return self._create(directory, count)
             if step is Step.BEAT:
-                self._own = replace(self._own, beat=self._own.beat + 1, count=count)
-                self._tree.replace(directory, "sweeper", LEASE_NAME, self._own.pack())
-                self._remember(self._own.pack())
+                self._beat(directory, count)
             return step is not Step.WAIT
 
     def keep_if_due(self, count: Count) -> None:
@@ -125,6 +144,11 @@ class SweeperLease:
             unchanged_s=self._clock.monotonic() - self._seen_at_s,
             stale_s=self._stale_s,
         )
+
+    def _beat(self, directory: int, count: Count) -> None:
+        self._own = replace(self._own, beat=self._own.beat + 1, count=count)
+        self._tree.replace(directory, "sweeper", LEASE_NAME, self._own.pack())
+        self._remember(self._own.pack())
 
     def _create(self, directory: int, count: Count) -> bool:
         own = replace(self._own, beat=self._own.beat + 1, count=count)

@@ -6,15 +6,18 @@ from typing import Self
 
 from kveik.config import AgentSettings
 from kveik.store.base import Capabilities
+from kveik.store.filesystem_medium import Medium
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FilesystemOptions:
     """How one folder is used. Sizes in bytes, times in seconds.
 
-    A process alone never exceeds ``limit_bytes``. When several share the folder, each knows of
-    the others' blocks only from the last round of sweeping, so the limit may be exceeded by
-    what the others wrote since then; ``reserve_bytes`` of free space are kept at all times.
+    All processes that share the folder keep ``limit_bytes`` together: each round of counting gives the room that is
+    left away in shares (:mod:`kveik.store.filesystem_quota`). What may go beyond it: blocks of a process that is not
+    heard of for ``lease_stale_s`` and writes on, which a stopped one does with those it has under way, at most one a
+    thread. ``reserve_bytes`` of free space are kept by each process as it sees the disk, at most a second late.
+    ``medium`` is asked for unless it is given.
     """
 
     root: Path
@@ -28,6 +31,7 @@ class FilesystemOptions:
     read_only_pause_s: float = 10.0
     quarantine_blocks: int = 64
     quarantine_bytes: int = 1 << 30
+    medium: Medium | None = None
 
     @property
     def capabilities(self) -> Capabilities:

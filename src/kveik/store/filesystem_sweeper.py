@@ -1,20 +1,38 @@
-"""When to sweep: one thread a process, working only while it holds the folder's lease."""
+"""When to sweep: one thread a process, working only while it holds the folder's lease.
 
+Where the folder has a limit, processes that write there are known to each other
+(:mod:`kveik.store.filesystem_writers`), and each round gives the room that it found away in shares
+(:mod:`kveik.store.filesystem_quota`). A process that needs a new share, but does not sweep, leaves a note for the one
+that does.
+"""
+
+import contextlib
+import os
 import threading
 from dataclasses import replace
 
 from kveik.clock import Clock
 from kveik.records import EvictionRecord, Listener
-from kveik.store.filesystem_files import FileTree
-from kveik.store.filesystem_lease import SweeperLease
+from kveik.store.filesystem_files import FileTree, read_into
+from kveik.store.filesystem_layout import WANTED_NAME, writer_name
+from kveik.store.filesystem_lease import LeaseNote, SweeperLease
 from kveik.store.filesystem_options import FilesystemOptions
+from kveik.store.filesystem_quota import Allowance, Round
 from kveik.store.filesystem_space import FreeSpace, Usage
 from kveik.store.filesystem_sweep import Space, SweepReport, bytes_to_free, sweep
+from kveik.store.filesystem_writers import WriterFiles
 
 #: Rounds take at most this share of the time: regular ones, and ones that are pressed for.
 _REGULAR_SHARE = 0.02
 _PRESSED_SHARE = 0.1
 _PRESSED_GAP_S = 0.1
+#: How often one that shares a folder with a limit looks who writes there and what was counted.
+_SHARED_TURN_S = 1.0
+#: Rounds of a folder into which several write are this far apart at least, and a share is good for less than that
+#: after its process looked last. So nobody writes by a share of the round before the last.
+_SHARED_GAP_S = 2.5
+SHARE_GOOD_S = 2.0
+_WANTED_DIGITS = 20
 
 
 class FolderSweeper:
@@ -27,6 +45,7 @@ class FolderSweeper:
         options: FilesystemOptions,
         usage: Usage,
         free: FreeSpace,
+        allowance: Allowance,
         listener: Listener,
         clock: Clock,
     ) -> None:
@@ -35,18 +54,24 @@ class FolderSweeper:
         self._options = options
         self._usage = usage
         self._free = free
+        self._allowance = allowance
         self._listener = listener
         self._clock = clock
         self._lease = SweeperLease(tree, options.lease_stale_s, clock)
+        self._writers = WriterFiles(tree, writer_name(self._lease.owner), options.lease_stale_s, clock)
+        self._shared = options.limit_bytes > 0 and options.sweep_interval_s > 0
+        self._writing: list[str] = []  # at the last count
+        self._asked_at_s = float("-inf")
         self._condition = threading.Condition()
         self._pressed = False
         self._wanted = 0
         self._disk_full = False
         self._started = False
+        self._waited = False
         self._closed = False
         self._round_ended_s = float("-inf")
         self._round_took_s = 0.0
-        self._adopted_round = 0
+        self._adopted = ("", 0)
         self.state = "nobody has swept yet"
 
     def __repr__(self) -> str:
@@ -85,25 +110,38 @@ class FolderSweeper:
         note = self._lease.seen
         if note is not None:
             self.state = f"process {note.pid} on host {note.host} sweeps"
-            if note.count.round not in (0, self._adopted_round):
-                self._adopted_round = note.count.round
-                self._usage.counted(note.count.blocks, note.count.bytes)
+            if note.count.round and self._adopted != (note.owner, note.count.round):
+                self._adopt(note)
         return False
+
+    def _adopt(self, note: LeaseNote) -> None:
+        """Take over what another process counted. It began to at most so long before we last looked in vain."""
+        self._adopted = (note.owner, note.count.round)
+        self._usage.counted(note.count.blocks, note.count.bytes)
+        listed = writer_name(self._lease.owner) in note.writers
+        began_s = self._asked_at_s - note.took_s
+        self._allowance.renew(Round(note.count.bytes, len(note.writers), listed, began_s))
 
     def _sweep(self) -> SweepReport:
         with self._condition:
             wanted, disk_full = self._wanted, self._disk_full
             self._pressed, self._wanted, self._disk_full = False, 0, False
         space = replace(self._space(self._usage.read()[1]), wanted=wanted, disk_full=disk_full)
+        began_s = self._clock.monotonic()
+        self._writing = self._writers.living() if self._shared else []
         self._usage.begin_count()
+        self._allowance.begin()
         report = sweep(
             self._tree,
             space,
             leftover_age_s=self._options.leftover_age_s,
             clock=self._clock,
-            beat=lambda: self._lease.keep_if_due(self._usage.last_count()),
+            beat=self._beat,
         )
         self._usage.counted(report.blocks, report.bytes)
+        self._allowance.renew(Round(report.bytes, max(1, len(self._writing)), True))
+        if self._shared:
+            self._lease.announce(self._usage.last_count(), self._writing, self._clock.monotonic() - began_s)
         self._round_ended_s = self._clock.monotonic()
         self._round_took_s = report.seconds
         if report.evicted_blocks:
@@ -113,6 +151,14 @@ class FolderSweeper:
             self.press()
         return report
 
+    def _beat(self) -> None:
+        """A round takes its time: let the others know meanwhile that this process is alive."""
+        self._lease.keep_if_due(self._usage.last_count())
+        if self._shared:
+            with contextlib.suppress(OSError):
+                self._writers.keep()
+            self._allowance.heard()
+
     def _space(self, used: int) -> Space:
         options = self._options
         return Space(used, options.limit_bytes, self._free.read(fresh=True), options.reserve_bytes)
@@ -120,21 +166,67 @@ class FolderSweeper:
     def _work(self) -> None:
         while not self._wait():
             try:
-                if self._hold_lease() and self._due():
-                    self._sweep()
+                self._turn()
             except OSError as error:
                 # The mount may come back: reads and writes have their own answers to that.
                 self.state = f"cannot sweep: {error}"
         self._lease.release()
+        if self._shared:
+            self._writers.leave()
+
+    def _turn(self) -> None:
+        """Look who sweeps, and do what is this process's to do. Raises ``OSError``."""
+        if self._shared:
+            self._writers.keep()
+        asked_at_s = self._clock.monotonic()
+        held = self._hold_lease()
+        self._asked_at_s = asked_at_s
+        self._allowance.heard()
+        if held:
+            self._hear_others()
+        if held and self._due():
+            self._sweep()
+        elif not held and self._pressed:
+            self._ask_for_room()
+
+    def _hear_others(self) -> None:
+        """Look whether somebody needs room, or a share of it."""
+        with self._tree.directory() as directory:
+            buffer = memoryview(bytearray(_WANTED_DIGITS))
+            with contextlib.suppress(FileNotFoundError):
+                _, count = read_into(directory, WANTED_NAME, buffer)
+                os.unlink(WANTED_NAME, dir_fd=directory)
+                self._press_for(bytes(buffer[:count]))
+        if self._shared and self._writers.living() != self._writing:
+            self.press()
+
+    def _press_for(self, told: bytes) -> None:
+        """What another process wants: bytes, and after them ``full`` if its write met a full disk."""
+        digits, _, full = told.partition(b" ")
+        wanted = int(digits) if digits.isdigit() else 0
+        self.press(wanted=min(wanted, self._options.limit_bytes // 2 or wanted), disk_full=full == b"full")
+
+    def _ask_for_room(self) -> None:
+        """Leave a note for whoever sweeps."""
+        with self._condition:
+            told = f"{self._wanted} full" if self._disk_full else str(self._wanted)
+            self._pressed, self._wanted, self._disk_full = False, 0, False
+        with self._tree.directory(create=True) as directory:
+            self._tree.replace(directory, "wanted", WANTED_NAME, told.encode("ascii"))
 
     def _due(self) -> bool:
-        pause_s = max(self._options.sweep_interval_s, self._round_took_s / _REGULAR_SHARE)
-        return self._pressed or self._clock.monotonic() >= self._round_ended_s + pause_s
+        share, interval_s = _REGULAR_SHARE, self._options.sweep_interval_s
+        if self._pressed:
+            share, interval_s = _PRESSED_SHARE, _PRESSED_GAP_S
+        if len(self._writing) > 1:
+            interval_s = max(interval_s, _SHARED_GAP_S)
+        return self._clock.monotonic() >= self._round_ended_s + max(interval_s, self._round_took_s / share)
 
     def _wait(self) -> bool:
         """Wait for the next turn; true when closed."""
-        first = self._round_ended_s == float("-inf")
-        turn_s = 0.0 if first else min(self._options.sweep_interval_s, self._options.lease_stale_s / 3)
+        first, self._waited = not self._waited, True
+        longest_s = _SHARED_TURN_S if self._shared else self._options.sweep_interval_s
+        turn_s = 0.0 if first else min(self._options.sweep_interval_s, self._options.lease_stale_s / 3, longest_s)
         gap_s = max(_PRESSED_GAP_S, self._round_took_s / _PRESSED_SHARE)
         with self._condition:
             if not first and self._condition.wait_for(lambda: self._closed, min(gap_s, turn_s)):

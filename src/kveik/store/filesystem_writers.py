@@ -1,0 +1,111 @@
+"""Who writes into a shared folder: one small file a process, whose content changes as long as it lives.
+
+As with the sweeper's lease, whoever looks compares content over its *own* time, so clocks of machines are never
+compared.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kveik.clock import Clock
+from kveik.store.filesystem_files import FileTree, process_alive, read_into
+from kveik.store.filesystem_layout import WRITERS_DIRECTORY, is_writer_name
+
+_MAX_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a writer's file held, and since when (monotonic seconds of who looks) it has held that."""
+
+    raw: bytes
+    since_s: float
+
+
+def still_there(seen: Sighting, *, now_s: float, stale_s: float, host: str, alive: Callable[[int], bool]) -> bool:
+    """Whether a writer lives: no dead process of this machine, and its file changed less than ``stale_s`` ago."""
+    note = _parse(seen.raw)
+    if note is not None and note[0] == host and not alive(note[1]):
+        return False
+    return now_s - seen.since_s < stale_s
+
+
+class WriterFiles:
+    """This process's file, and its view of those of others. Used by one thread."""
+
+    def __init__(
+        self, tree: FileTree, name: str, stale_s: float, clock: Clock, alive: Callable[[int], bool] = process_alive
+    ) -> None:
+        self._tree = tree
+        self._name = name
+        self._stale_s = stale_s
+        self._clock = clock
+        self._alive = alive
+        self._beat = 0
+        self._beaten_at_s = float("-inf")
+        self._seen: dict[str, Sighting] = {}
+
+    def __repr__(self) -> str:
+        return f"WriterFiles({self._name}, beat {self._beat}, {len(self._seen)} seen)"
+
+    def keep(self) -> None:
+        """Change this process's file if that is due. Raises ``OSError``."""
+        now_s = self._clock.monotonic()
+        if now_s - self._beaten_at_s < self._stale_s / 3:
+            return
+        self._beat += 1
+        note = {"host": self._tree.writer.host, "pid": self._tree.writer.pid, "beat": self._beat}
+        with self._tree.directory(WRITERS_DIRECTORY, create=True) as directory:
+            self._tree.replace(directory, "writer", self._name, json.dumps(note).encode("ascii"))
+        self._beaten_at_s = now_s
+
+    def living(self) -> list[str]:
+        """The names of all that write, this one among them. Files of the others that are gone are removed.
+
+        Raises ``OSError``.
+        """
+        now_s = self._clock.monotonic()
+        with self._tree.directory(WRITERS_DIRECTORY, create=True) as directory:
+            found = dict(_notes(directory))
+            self._seen = _looked_at(self._seen, found, now_s)
+            living = {self._name}
+            for name, seen in self._seen.items():
+                host = self._tree.writer.host
+                if still_there(seen, now_s=now_s, stale_s=self._stale_s, host=host, alive=self._alive):
+                    living.add(name)
+                elif name != self._name:
+                    with contextlib.suppress(OSError):  # another one removes it as well
+                        os.unlink(name, dir_fd=directory)
+        return sorted(living)
+
+    def leave(self) -> None:
+        """Remove this process's file: it writes no more."""
+        with contextlib.suppress(OSError), self._tree.directory(WRITERS_DIRECTORY) as directory:
+            os.unlink(self._name, dir_fd=directory)
+
+
+def _notes(directory: int) -> Iterator[tuple[str, bytes]]:
+    for name in os.listdir(directory):
+        if is_writer_name(name):
+            buffer = memoryview(bytearray(_MAX_BYTES))
+            with contextlib.suppress(OSError):  # it left just now
+                _, count = read_into(directory, name, buffer)
+                yield name, bytes(buffer[:count])
+
+
+def _looked_at(before: Mapping[str, Sighting], found: Mapping[str, bytes], now_s: float) -> dict[str, Sighting]:
+    return {
+        name: before[name] if name in before and before[name].raw == raw else Sighting(raw, now_s)
+        for name, raw in found.items()
+    }
+
+
+def _parse(raw: bytes) -> tuple[str, int] | None:
+    try:
+        fields = json.loads(raw)
+        return str(fields["host"]), int(fields["pid"])
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):  # anyone may write that file
+        return None
