@@ -28,6 +28,7 @@ from kveik.agent.protocol import (
     Committed,
     Done,
     Drop,
+    Dropped,
     Grant,
     Granted,
     Hello,
@@ -257,6 +258,10 @@ class AgentClient:
     def drop(self, namespace: bytes, deadline: Deadline) -> int:
         """Delete what the arena holds of one namespace, or all (empty digest), in all tiers; how many blocks."""
         return self._call(Drop(next(self._ids), namespace), Done, deadline).count
+
+    def drop_namespace(self, namespace: bytes, deadline: Deadline) -> Dropped:
+        """Like :meth:`drop`, with how many blocks each tier dropped, and where some may be left."""
+        return self._call(Drop(next(self._ids), namespace), Dropped, deadline)
 
     def stats(self, deadline: Deadline) -> dict[str, Any]:
         """The agent's state."""

@@ -32,6 +32,12 @@ class Namespaces:
         ]
         return is_new, notes[:_NOTES_MAX]
 
+    def facts(self, digest: bytes) -> dict[str, str]:
+        """The facts of a namespace, or none if no engine announced it to this agent."""
+        with self._lock:
+            known = self._known.get(digest)
+        return dict(known.facts) if known is not None else {}
+
     def label(self, digest: bytes) -> str:
         """The label of a namespace, or empty if no engine announced it to this agent."""
         with self._lock:

@@ -27,7 +27,13 @@ def arena_state(arena: Arena, namespaces: Namespaces) -> dict[str, object]:
             "recovery_s": round(recovered.seconds, 4),
         },
         "namespaces": [
-            {"digest": digest.hex(), "label": namespaces.label(digest), "blocks": blocks, "bytes": size}
+            {
+                "digest": digest.hex(),
+                "label": namespaces.label(digest),
+                "facts": namespaces.facts(digest),
+                "blocks": blocks,
+                "bytes": size,
+            }
             for digest, (blocks, size) in sorted(stats.by_namespace.items())
         ],
     }

@@ -22,6 +22,8 @@ COMMANDS = {
     "key": "kveik.cli.key",
     "register": "kveik.cli.register",
     "watchdog": "kveik.cli.watchdog",
+    "cache": "kveik.cli.cache",
+    "fsck": "kveik.cli.fsck",
     "events": "kveik.cli.events",
     "drain": "kveik.cli.drain",
     "readmit": "kveik.cli.readmit",
