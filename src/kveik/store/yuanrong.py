@@ -6,8 +6,8 @@ a call returned: the copy is made here. Values are written under the condition t
 the cluster decides, so the first writer wins.
 
 A node that dies takes its blocks with it, and the cluster says for up to ``node_dead_timeout_s`` that they
-are there. A call for several keys then fails as a whole, also for those that are sound; so it is asked
-again in halves, once.
+are there. Until ``node_timeout_s`` is over, a call that asks for one of them fails as a whole, also for
+those that are sound; so it is made again in halves, once.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,9 @@ from kveik.store.copying import copy_and_digest, copy_bytes
 from kveik.store.key_text import KeyTexts
 from kveik.store.yuanrong_client import EXIST_KEYS_MAX, KvClient, ReadOnlyBuffer, YuanrongOptions, connected
 from kveik.store.yuanrong_errors import Meaning, trouble_of
+
+#: Most bytes asked for by one call, so that it fits into the library's time-out also where networks are slow.
+CALL_BYTES = 32 << 20
 
 _Found = ReadOnlyBuffer | BlockResult | None
 
@@ -65,14 +68,22 @@ class YuanrongStore:
         refusal = self._refusal(deadline)
         if refusal is not None or not keys:
             return [refusal or MISS] * len(keys)
+        results: list[BlockResult] = []
+        for start, end in portions([len(buffer) for buffer in buffers], CALL_BYTES):
+            results += self._copied(keys[start:end], buffers[start:end], deadline)
+        bad = [key for key, result in zip(keys, results, strict=True) if result.status is Status.CORRUPT]
+        if bad:
+            self.delete(bad)
+        return results
+
+    def _copied(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        if deadline.passed:
+            return [failed("timeout")] * len(keys)
         found = self._find(self._names(keys), deadline)
         results = []
         for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
             value, found[index] = found[index], None  # given back as soon as it is copied
             results.append(_taken(key, value, buffer, deadline))
-        bad = [key for key, result in zip(keys, results, strict=True) if result.status is Status.CORRUPT]
-        if bad:
-            self.delete(bad)
         return results
 
     def _find(self, names: list[str], deadline: Deadline, *, again: bool = True) -> list[_Found]:
@@ -158,6 +169,20 @@ def open_yuanrong(**options: str | float | bool) -> YuanrongStore:
     """A store from plain options, as a process apart makes it. Raises :class:`~kveik.errors.StoreError`."""
     told = YuanrongOptions(**options)  # type: ignore[arg-type]
     return YuanrongStore(connected(told), told)
+
+
+def portions(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """Consecutive ranges of at most ``limit`` together, or of one that is larger."""
+    ranges: list[tuple[int, int]] = []
+    room = 0
+    for index, size in enumerate(sizes):
+        if ranges and size <= room:
+            ranges[-1] = (ranges[-1][0], index + 1)
+            room -= size
+        else:
+            ranges.append((index, index + 1))
+            room = limit - size
+    return ranges
 
 
 def _taken(key: BlockKey, value: _Found, buffer: memoryview, deadline: Deadline) -> BlockResult:

@@ -10,7 +10,7 @@ from kveik.config import YuanrongSettings
 from kveik.errors import ConfigError
 from kveik.kv.keys import BlockKey
 from kveik.store.base import MISS, BlockResult, Status
-from kveik.store.yuanrong import YuanrongStore
+from kveik.store.yuanrong import CALL_BYTES, YuanrongStore, portions
 from kveik.store.yuanrong_client import YuanrongOptions
 from tests.blocks import Block, make_block
 
@@ -117,6 +117,32 @@ def test_keys_are_asked_for_in_one_call(store: YuanrongStore, client: ScriptedCl
     client.asked.clear()
     assert reasons(get(store, client, *blocks)) == ["hit"] * 8
     assert client.asked == [[name(block) for block in blocks]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranges"),
+    [
+        ([], []),
+        ([4, 4, 2], [(0, 3)]),
+        ([4, 4, 4], [(0, 2), (2, 3)]),
+        ([25, 1, 25, 25], [(0, 1), (1, 2), (2, 3), (3, 4)]),
+        ([1] * 25, [(0, 10), (10, 20), (20, 25)]),
+    ],
+)
+def test_a_call_asks_for_no_more_bytes_than_agreed_but_for_one_block_at_least(
+    sizes: list[int], ranges: list[tuple[int, int]]
+) -> None:
+    assert portions(sizes, 10) == ranges
+
+
+def test_large_blocks_are_asked_for_in_several_calls(store: YuanrongStore, client: ScriptedClient) -> None:
+    blocks = [make_block(number) for number in range(3)]
+    put(store, client, *blocks)
+    client.asked.clear()
+    longer = memoryview(bytearray(CALL_BYTES // 2))
+    results = store.get([block.key for block in blocks], [longer] * 3, within(client))
+    assert reasons(results) == ["hit"] * 3
+    assert [len(keys) for keys in client.asked] == [2, 1]
 
 
 def test_a_dead_holder_does_not_cost_the_blocks_of_those_that_live(
