@@ -70,6 +70,13 @@ class AgentSettings:
         1.0, "First pause of a tier that is left out; doubles.", unit="s", minimum=0.01, maximum=WAIT_MAX_S
     )
     breaker_open_max_s: float = setting(30.0, "Longest such pause.", unit="s", minimum=0.01, maximum=WAIT_MAX_S)
+    probe_period_s: float = setting(
+        15.0,
+        "How often a small known block is put into each lower tier and read back; 0: never.",
+        unit="s",
+        minimum=0.0,
+        maximum=WAIT_MAX_S,
+    )
     metrics_port: int = setting(
         0, "Port on loopback for Prometheus metrics; 0: none.", unit="port", minimum=0, maximum=65535
     )

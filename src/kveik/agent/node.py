@@ -15,6 +15,7 @@ from kveik.config import AgentSettings, StoreSettings
 from kveik.records import Listener, Record, StateRecord, ignore
 from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
+from kveik.store.probing import TierProbes
 from kveik.store.tiered import LowerTiers
 
 #: No store beyond this machine.
@@ -49,6 +50,12 @@ class NodeAgent:
             undo.callback(self.arena.close)
             self.lower = self._open_tiers(settings, stores, clock)
             undo.callback(self.lower.close)
+            self._probes = TierProbes(
+                self.lower.guards,
+                period_s=settings.probe_period_s,
+                deadline_s=settings.tier_deadline_s,
+                clock=clock,
+            )
             self.service = AgentService(self.arena, self.lower, listener=self._tell, tally=self.tally, clock=clock)
             self._server = AgentServer(self.service, self.socket_path)
             undo.pop_all()
@@ -57,6 +64,7 @@ class NodeAgent:
     def start(self) -> "NodeAgent":
         """Serve from now on, in the background."""
         self._prefault.start()
+        self._probes.start()
         self._server.start()
         return self
 
@@ -64,6 +72,7 @@ class NodeAgent:
         """Stop serving. Committed blocks stay in the arena for the next agent."""
         self._stop.set()
         self._server.close()
+        self._probes.close()
         self.lower.close()
         if self._prefault.is_alive():  # not if the agent was never started
             self._prefault.join()

@@ -11,7 +11,10 @@ from kveik.store.apart import SharedMemory
 from kveik.store.base import BlockStore
 from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_options import FilesystemOptions
+from kveik.store.mooncake_tier import open_tier as open_mooncake_tier
 from kveik.store.opening import OpeningStore
+from kveik.store.redis import CAPABILITIES, RedisStore
+from kveik.store.redis_link import connect
 from kveik.store.yuanrong_client import YuanrongOptions, require_package
 from kveik.store.yuanrong_tier import open_tier as open_yuanrong_tier
 
@@ -53,6 +56,17 @@ def open_filesystem(context: TierContext) -> BlockStore:
     )
 
 
+def open_mooncake(context: TierContext) -> BlockStore:
+    """Mooncake Store. Raises :class:`ConfigError` for wrong settings or a missing package."""
+    return open_mooncake_tier(
+        context.stores.mooncake,
+        SharedMemory(context.memory, context.open_memory) if context.open_memory else None,
+        deadline_s=context.agent.tier_deadline_s,
+        listener=context.listener,
+        clock=context.clock,
+    )
+
+
 def open_yuanrong(context: TierContext) -> BlockStore:
     """openYuanrong datasystem. Raises :class:`ConfigError` for a wrong address or a missing package."""
     settings = context.stores.yuanrong
@@ -75,12 +89,36 @@ def open_yuanrong(context: TierContext) -> BlockStore:
     )
 
 
+def open_redis(context: TierContext) -> BlockStore:
+    """Redis or Valkey. Raises :class:`ConfigError` for a wrong address or a missing package."""
+    link = connect(context.stores.redis)
+    return OpeningStore(
+        "redis",
+        CAPABILITIES,
+        lambda: RedisStore.open(context.stores.redis, link),
+        wait_s=context.agent.tier_deadline_s,
+        must_open=False,
+        listener=context.listener,
+        clock=context.clock,
+    )
+
+
 #: All kinds, nearest first.
 KINDS: Mapping[str, TierKind] = {
+    "mooncake": TierKind(
+        wanted=lambda _, stores: bool(stores.mooncake.master),
+        threads=lambda _, stores: stores.mooncake.threads,
+        open=open_mooncake,
+    ),
     "yuanrong": TierKind(
         wanted=lambda _, stores: bool(stores.yuanrong.worker),
         threads=lambda _, stores: stores.yuanrong.processes,
         open=open_yuanrong,
+    ),
+    "redis": TierKind(
+        wanted=lambda _, stores: bool(stores.redis.address),
+        threads=lambda _, stores: stores.redis.threads,
+        open=open_redis,
     ),
     "filesystem": TierKind(
         wanted=lambda agent, _: bool(agent.filesystem),

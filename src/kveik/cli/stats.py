@@ -56,10 +56,18 @@ def tables(state: Mapping[str, Any]) -> list[Table]:
     return [
         overview,
         _rows("tiers", state["tiers"], ("name", "state", "blocks", "bytes", "capacity_bytes", "read_only", "breaker")),
+        *_outages(state["tiers"]),
         _rows("namespaces", state["namespaces"], ("label", "digest", "blocks", "bytes")),
         _rows("connections", state["connections"], ("role", "label", "pid", "leases")),
         _rows("counters", [{"name": n, "count": c} for n, c in state["counters"].items()], ("name", "count")),
     ]
+
+
+def _outages(tiers: list[Mapping[str, Any]]) -> list[Table]:
+    """Why a tier is fenced, and when tiers were out and what that cost; nothing if none ever was."""
+    fences = [{"what": f"{tier['name']} tier fenced: {tier['fence']}"} for tier in tiers if tier.get("fence")]
+    outages = [{"what": outage["text"]} for tier in tiers for outage in tier.get("outages", ())]
+    return [_rows("outages", fences + outages, ("what",))] if fences or outages else []
 
 
 def _rows(title: str, entries: list[Mapping[str, Any]], columns: tuple[str, ...]) -> Table:

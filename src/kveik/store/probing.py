@@ -34,7 +34,7 @@ LEFT_MAX = 16
 #: A tier that takes no puts is judged by a block of a user's, if it is no larger than this.
 READ_MAX_BYTES = 32 << 20
 TICK_S = 0.25
-CLOSE_S = 1.0
+CLOSE_S = 2.0
 
 
 class TierProbe:
@@ -60,13 +60,13 @@ class TierProbe:
         self._earlier: Canary | None = None
         self._left: list[tuple[Canary, float]] = []
         self._busy: list[tuple[BlockResult, memoryview]] = []
+        self._blocks_before_round = 0
         self._blocks_when_sound = 0
         self._job: Future[Finding] | None = None
         self._judge_at_s = 0.0
         self._judged = False
         self._trial = False
         self._emptied = False
-        self._forget = False
         guard.standing.leave_trials_to_probe()
 
     def __repr__(self) -> str:
@@ -87,20 +87,14 @@ class TierProbe:
             self._take(Finding(Verdict.SLOW, f"nothing within {self._deadline_s:g} s"), now_s)
             self._judge_at_s = self._course.due_s  # it hangs on: once more when the next round would be due
 
-    def forget(self) -> None:
-        """Everything in the tier was deleted on purpose: a missing canary will tell nothing."""
-        self._forget = True
-
     def close(self) -> None:
         """Stop, and take the canaries away if that is quickly done."""
         self._guard.standing.leave_trials_to_probe(False)
-        if self._guard.standing.usable and (self._job is None or self._job.done()):
+        if self._guard.standing.usable:
             wait([self._thread.submit(self._clear)], timeout=CLOSE_S)
         self._thread.close()
 
     def _begin(self, now_s: float) -> None:
-        if self._forget:
-            self._forget, self._earlier = False, None
         self._judged, self._judge_at_s = False, now_s + self._deadline_s
         sizes = (SMALL_BYTES, LARGE_BYTES) if self._trial else (SMALL_BYTES,)
         self._job = self._thread.submit(partial(self._round, sizes))
@@ -116,7 +110,6 @@ class TierProbe:
         """Let a finding have its consequences: the fence first, so that a breaker never closes upon a lying tier."""
         standing, before, verdict = self._guard.standing, self._course, finding.verdict
         self._course = before.after(finding, now_s, breaker_open=standing.breaker_out)
-        blocks = self._blocks()
         self._emptied = self._emptied or verdict is Verdict.EMPTIED
         if self._course.fence and not before.fence:
             standing.put_fence(self._course.fence)
@@ -124,11 +117,11 @@ class TierProbe:
             self._trial = False
             standing.note(finding.words if verdict.bad and verdict is not Verdict.EMPTIED else "")
         if before.fence and not self._course.fence:
-            lost = max(0, self._blocks_when_sound - blocks) if self._emptied else None
+            lost = max(0, self._blocks_when_sound - self._blocks()) if self._emptied else None
             standing.lift_fence(f"{self._course.good} probes in a row were right", lost)
             self._emptied = False
         if verdict is Verdict.SOUND and not self._course.fence:
-            self._blocks_when_sound = blocks
+            self._blocks_when_sound = self._blocks_before_round
 
     def _blocks(self) -> int:
         """Blocks of others in the tier, as far as it knows."""
@@ -141,6 +134,7 @@ class TierProbe:
         deadline = Deadline.after(self._deadline_s, self._clock)
         self._busy = [held for held in self._busy if held[0].buffer_busy]
         self._delete_old()
+        self._blocks_before_round = self._blocks()
         earlier, found = self._earlier, Finding(Verdict.UNKNOWN)
         if earlier is not None:
             found = self._read(earlier, Verdict.EMPTIED, deadline)
@@ -262,11 +256,6 @@ class TierProbes:
         if self._probes:
             self._thread.start()
         return self
-
-    def forget(self) -> None:
-        """All tiers were emptied on purpose."""
-        for probe in self._probes:
-            probe.forget()
 
     def close(self) -> None:
         """Stop probing; never waits for a stuck call."""

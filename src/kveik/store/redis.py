@@ -54,9 +54,12 @@ class RedisStore:
         threading.Thread(target=self._keep_fresh, args=(refresh_s,), name="kveik-redis-sizes", daemon=True).start()
 
     @classmethod
-    def open(cls, settings: RedisSettings) -> "RedisStore":
-        """The store that the ``[redis]`` section names. Raises ``ConfigError`` and ``StoreError``."""
-        return cls(connect(settings), ttl_s=settings.ttl_hours * 3600)
+    def open(cls, settings: RedisSettings, link: RedisLink | None = None) -> "RedisStore":
+        """The store that the ``[redis]`` section names; ``link`` if that was made already.
+
+        Raises ``ConfigError`` and ``StoreError``.
+        """
+        return cls(link or connect(settings), ttl_s=settings.ttl_hours * 3600)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._link.place!r}, {self._blocks} blocks)"

@@ -11,6 +11,7 @@ from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import Namespace
 from kveik.records import Listener, ignore
 from kveik.store.base import MISS, BlockResult, BlockStore, DescribedStore, ListedStore, Status, failed
+from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
 
@@ -99,6 +100,11 @@ class LowerTiers:
     def names(self) -> list[str]:
         """The tiers' names, in order."""
         return [tier.name for tier in self._tiers]
+
+    @property
+    def guards(self) -> list[tuple[BlockStore, GuardedStore]]:
+        """Each store as it was given, and behind its guard: what a probe needs."""
+        return list(zip(self._stores, self._tiers, strict=True))
 
     def describe(self, namespace: Namespace) -> None:
         """Let the tiers that can keep what this namespace stands for, in the background."""
@@ -214,7 +220,9 @@ class LowerTiers:
                 **asdict(tier.stats()),
                 **asdict(tier.capabilities),
                 "breaker": tier.breaker_state,
+                "fence": tier.standing.fence,
                 "stuck_threads": tier.stuck_threads,
+                "outages": tier.standing.outages.state(),
             }
             for tier in self._tiers
         ]
@@ -258,7 +266,7 @@ def _drop_all(tier: GuardedStore, portions: Iterator[Sequence[BlockKey]]) -> Tie
             return TierDrop(tier.name, blocks, keys.detail or keys.reason)
         if keys is None:
             return TierDrop(tier.name, blocks, left)
-        portion = _drop_known(tier, keys, left)
+        portion = _drop_known(tier, [key for key in keys if key.namespace != PROBE_NAMESPACE], left)
         blocks, left = blocks + portion.blocks, portion.left
 
 

@@ -98,6 +98,8 @@ def tier_reports(
 def _tier_state(tier: Mapping[str, Any]) -> str:
     if tier.get("state", "ready") != "ready":
         return str(tier["state"])
+    if tier.get("fence"):
+        return f"fenced by its probe: {tier['fence']}"
     if tier.get("breaker", "closed") != "closed":
         return f"left out after failures (breaker {tier['breaker']})"
     return "read-only" if tier.get("read_only") else "on"

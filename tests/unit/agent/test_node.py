@@ -11,6 +11,7 @@ from kveik.clock import Deadline
 from kveik.errors import AgentError, StoreError
 from kveik.records import Record, StateRecord
 from kveik.store import filesystem
+from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.filesystem_files import check_root
 from tests.agents import (
     MIB,
@@ -147,3 +148,21 @@ def test_an_agent_stops_although_the_mount_of_its_tier_hangs(tmp_path: Path, hun
 
 def test_the_arena_lies_in_shared_memory_unless_told_otherwise() -> None:
     assert default_arena_path() == f"/dev/shm/kveik-{os.getuid()}.arena"
+
+
+def test_a_tier_that_lost_everything_is_fenced_and_comes_back_by_itself(tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+
+    def lost() -> bool:
+        for file in tier.rglob(f"*{PROBE_NAMESPACE.hex()}*"):
+            if file.is_file():
+                file.unlink(missing_ok=True)
+        return bool(agent.lower.stats()[0]["fence"])
+
+    with running_agent(tmp_path, filesystem=str(tier), probe_period_s=0.3) as agent:
+        wait_until(lambda: bool(list(tier.rglob(f"*{PROBE_NAMESPACE.hex()}*"))), "the tier is probed")
+        wait_until(lost, "the tier is fenced", 60.0)
+        wait_until(lambda: agent.lower.stats()[0]["breaker"] == "closed", "it is used again", 60.0)
+        (shown,) = agent.service.state()["tiers"]  # type: ignore[misc]
+        assert shown["outages"][0]["why"]
+    assert not [file for file in tier.rglob(f"*{PROBE_NAMESPACE.hex()}*") if file.is_file()]

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kveik.agent.tiers import KINDS, TierContext, TierKind, open_filesystem, tier_names
-from kveik.config import AgentSettings, StoreSettings
+from kveik.agent.tiers import KINDS, TierContext, TierKind, open_filesystem, open_redis, tier_names
+from kveik.config import AgentSettings, RedisSettings, StoreSettings
+from kveik.engine.process import free_port
 from kveik.errors import ConfigError, StoreError
-from kveik.store.base import READY, BlockStore
+from kveik.store.base import OUT, READY, BlockStore
 
 NONE = StoreSettings()
 
@@ -63,3 +64,17 @@ def test_no_kind_is_used_unless_the_settings_ask_for_it() -> None:
     for name, made in KINDS.items():
         assert not made.wanted(AgentSettings(), NONE), f"{name} is used although nothing asks for it"
         assert made.threads(AgentSettings(), NONE) >= 1
+
+
+def test_a_redis_server_that_is_down_stops_no_start_and_a_wrong_address_does() -> None:
+    pytest.importorskip("redis")
+    stores = StoreSettings(redis=RedisSettings(address=f"127.0.0.1:{free_port()}", threads=3))
+    assert tier_names(AgentSettings(), stores) == ["redis"]
+    assert KINDS["redis"].threads(AgentSettings(), stores) == 3
+    context = TierContext(AgentSettings(), stores, memoryview(bytearray(1)))
+    store = open_redis(context)
+    assert store.stats().state == OUT
+    assert "does not take this client" in store.stats().notes[0]
+    store.close()
+    with pytest.raises(ConfigError):
+        open_redis(replace(context, stores=StoreSettings(redis=RedisSettings(address="nowhere"))))

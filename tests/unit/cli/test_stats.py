@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kveik.cli import main
-from kveik.cli.stats import size_text
+from kveik.cli.stats import size_text, tables
 from kveik.store import filesystem
 from tests.agents import running_agent
 
@@ -46,3 +46,17 @@ def test_no_agent_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str
 )
 def test_sizes_are_written_for_people(size: int, text: str) -> None:
     assert size_text(size) == text
+
+
+def test_fences_and_outages_of_tiers_are_told_in_words(tmp_path: Path) -> None:
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier")) as agent:
+        assert "outages" not in [table.title for table in tables(agent.service.state())]
+        standing = agent.lower.guards[0][1].standing
+        standing.put_fence("it is empty")
+        standing.cost(not_stored=3)
+
+        (shown,) = [table for table in tables(agent.service.state()) if table.title == "outages"]
+
+    first, second = shown.columns[0].cells
+    assert first == "filesystem tier fenced: it is empty"
+    assert str(second).endswith("it is empty; 3 blocks not stored, 0 not read")

@@ -187,14 +187,6 @@ def test_a_tier_that_came_back_empty_is_fenced_at_once_and_the_loss_is_counted(t
     assert "keys lost" in outage.text
 
 
-def test_emptying_it_on_purpose_is_no_loss(tier: Probed) -> None:
-    tier.round()
-    tier.faulty.forget_everything()
-    tier.probe.forget()
-    tier.round()
-    assert tier.fence == ""
-
-
 def test_a_hung_tier_is_fenced_though_nobody_else_calls_it(tier: Probed) -> None:
     with tier.faulty.hung("put", "get") as gate:
         tier.clock.advance(PERIOD_S)

@@ -1,6 +1,6 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
-from kveik.records import EvictionRecord, FailureRecord, LookupRecord, StateRecord, TransferRecord
+from kveik.records import EvictionRecord, FailureRecord, LookupRecord, OutageRecord, StateRecord, TransferRecord
 from kveik.telemetry.metrics import PREFIX, AgentMetrics, StateCollector, all_rows
 
 STATE = {
@@ -31,6 +31,7 @@ def test_records_become_counters_by_tier_and_reason() -> None:
     metrics(FailureRecord("filesystem", "get", "corrupt", "checksum", 1))
     metrics(EvictionRecord("arena", 5, 500))
     metrics(StateRecord("filesystem.breaker", "closed", "open", "3 failures"))
+    metrics(OutageRecord("filesystem", 12.5, 3, 4, 5, "filesystem tier out from ..."))
     values = exposed(registry)
     expected = {
         'lookups_total{tier="arena"}': 1,
@@ -46,6 +47,11 @@ def test_records_become_counters_by_tier_and_reason() -> None:
         'evicted_blocks_total{tier="arena"}': 5,
         'evicted_bytes_total{tier="arena"}': 500,
         'state_changes_total{after="open",part="filesystem.breaker"}': 1,
+        'tier_outages_total{tier="filesystem"}': 1,
+        'tier_outage_seconds_total{tier="filesystem"}': 12.5,
+        'tier_outage_blocks_total{outcome="not_stored",tier="filesystem"}': 3,
+        'tier_outage_blocks_total{outcome="not_read",tier="filesystem"}': 4,
+        'tier_outage_blocks_total{outcome="lost",tier="filesystem"}': 5,
     }
     assert {name: values[PREFIX + name] for name in expected} == expected
 

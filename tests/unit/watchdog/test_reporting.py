@@ -133,6 +133,7 @@ def test_of_another_agent_than_before_no_rates_are_known() -> None:
         ({}, "on"),
         ({"state": "opening"}, "opening"),
         ({"breaker": "open"}, "left out after failures (breaker open)"),
+        ({"breaker": "fenced", "fence": "it is empty"}, "fenced by its probe: it is empty"),
         ({"read_only": True}, "read-only"),
     ],
 )
