@@ -16,6 +16,9 @@ class MooncakeSettings:
     """``[mooncake]``: Mooncake Store as a tier of the agent."""
 
     master: str = setting("", "HOST:PORT of the Mooncake master; empty: no such tier.")
+    master_http: str = setting(
+        "", "HOST:PORT of the master's metrics, for sizes, lists and this node's segments; empty: none of these."
+    )
     metadata: str = setting(
         "P2PHANDSHAKE",
         "How clients find each other: P2PHANDSHAKE, or the URL of a metadata service, such as http://HOST:PORT/metadata.",
@@ -32,12 +35,15 @@ class MooncakeSettings:
         minimum=0,
     )
     staging_bytes: int = setting(
-        64 * MIB, "Memory of the client for what is not registered.", unit="bytes", minimum=MIB
+        64 * MIB, "Memory for blocks that do not lie in the arena, such as probes.", unit="bytes", minimum=MIB
     )
     replicas: int = setting(1, "Copies of each block, on different segments.", unit="copies", minimum=1, maximum=16)
     soft_pin: bool = setting(False, "Ask that blocks are evicted after those without this mark.")
     prefer_local: bool = setting(
         True, "Put into this node's own segment while it has room, so that an empty node does not draw all puts."
+    )
+    prefix: str = setting(
+        "kveik", "How the names of all blocks begin there: letters, digits, '_', '-'. Others do not see them."
     )
     threads: int = setting(4, "Threads that talk to this store.", minimum=1, maximum=256)
 

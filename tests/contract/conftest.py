@@ -17,10 +17,13 @@ from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
 from kveik.store.memory import MemoryStore
+from kveik.store.mooncake import MooncakeStore
+from kveik.store.mooncake_link import MooncakeLink
 from kveik.store.opening import OpeningStore
 from kveik.store.stored_here import CountingStore
 from kveik.store.yuanrong import YuanrongStore
 from kveik.store.yuanrong_client import YuanrongOptions, connected
+from tests.mooncake import running_mooncake
 from tests.yuanrong import running_cluster
 
 MIB = 1 << 20
@@ -54,8 +57,31 @@ MAKERS: dict[str, Make | str] = {
     "guarded filesystem": lambda folder, limit_bytes: GuardedStore(_filesystem(folder, limit_bytes)),
     "filesystem that opened in time": _opening,
     "faulty memory without faults": lambda _, limit_bytes: FaultyStore(MemoryStore(limit_bytes=limit_bytes)),
+    "mooncake": "mooncake",
     "yuanrong": "yuanrong",
 }
+
+
+class _CountedMooncake(CountingStore):
+    """With the blocks of one test alone."""
+
+    def __init__(self, inner: MooncakeStore) -> None:
+        super().__init__(inner)
+        self.keys = inner.keys
+
+
+@pytest.fixture(scope="session")
+def mooncake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    """On a real master, with memory of another process. Stores of one folder share blocks."""
+    with running_mooncake(tmp_path_factory.mktemp("mooncake")) as running:
+        link = MooncakeLink(running.settings, wait_s=60.0, hang_s=20.0)
+
+        def make(folder: Path, _: int) -> _CountedMooncake:
+            # The master tells the sizes of all blocks, and a moment later.
+            return _CountedMooncake(MooncakeStore(link, f"t{hash(folder) & 0xFFFFFFFF:08x}", keep_link=True))
+
+        yield make
+        link.close()
 
 
 @pytest.fixture(scope="session")

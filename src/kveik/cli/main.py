@@ -18,6 +18,7 @@ COMMANDS = {
     "agent": "kveik.cli.agent",
     "router": "kveik.cli.router",
     "stats": "kveik.cli.stats",
+    "store": "kveik.cli.store",
     "connect": "kveik.cli.connect",
     "key": "kveik.cli.key",
     "register": "kveik.cli.register",
