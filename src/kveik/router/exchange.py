@@ -26,6 +26,7 @@ from kveik.router.gate import Ticket
 from kveik.router.policy import Choice
 from kveik.router.records import RequestRecord
 from kveik.router.relay import HOLD_MAX_BYTES, ClientLink, Relay, Step
+from kveik.router.stream import error_status
 from kveik.router.upstream import EngineConnection
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Exchange:
     """One request of one client. Made by the router; :meth:`start` begins it."""
 
     __slots__ = (
-        "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_router",
+        "_blamed_later", "_client", "_connection", "_dial", "_error", "_head", "_loop", "_paused", "_relay", "_router",
         "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens", "comment_after_s",
         "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s", "longer_than_tokens", "method",
         "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent", "wants_pieces",
@@ -113,6 +114,7 @@ class Exchange:
         self._dial: asyncio.Task[None] | None = None
         self._status = 0
         self._error: list[bytes] = []
+        self._head = b""
         self._stale_engine: EngineView | None = None  # whose kept connection ended under this request
         self._paused = False
         self._blamed_later: list[tuple[EngineView, Verdict, str]] = []
@@ -254,7 +256,8 @@ class Exchange:
             complete = True
         if self.wants_pieces:
             data = b"".join(pieces)
-        if status >= 400:
+        self._head = head
+        if status >= 400 or (data and self.facts.stream and self._begins_with_error(data)):
             self._error = [head, data]
             if complete:
                 self._error_answer(whole=True)
@@ -274,10 +277,23 @@ class Exchange:
                 self._error_answer(whole=complete)
             return
         if self.record.first_byte_s < 0:
+            if self.facts.stream and self._begins_with_error(data):
+                self._error = [self._head, data]
+                if complete:
+                    self._error_answer(whole=True)
+                return
             self._first_byte()
         step = self._relay.went_on(data, complete)
         if step is not _MORE:
             self._step(step, complete)
+
+    def _begins_with_error(self, data: bytes) -> bool:
+        """Whether a stream of status 200 has an error for its first event: then its status is what that one says."""
+        status = error_status(data, first=True)
+        if not status or self._relay.begun:
+            return False
+        self._status = status
+        return True
 
     def _first_byte(self) -> None:
         if self.record.first_byte_s < 0:
@@ -290,7 +306,9 @@ class Exchange:
         if complete:  # the connection goes back to the pool by itself
             self._connection = None
         if step is _COMPLETE:
-            if self._blamed_later:
+            if self._relay.error_status:
+                self._ended_in_error(self._relay.error_status)
+            elif self._blamed_later:
                 self._settle_blame()
             self._over(keep=self._client.keep_alive)
             return
@@ -300,6 +318,14 @@ class Exchange:
         else:
             evidence = Evidence(Failure.MALFORMED, answered=self._relay.begun)
             self._fail(evidence, "the engine ended the stream without its end mark")
+
+    def _ended_in_error(self, status: int) -> None:
+        """The engine gave up within a stream and said so: the client has its words, here it counts as what it is."""
+        verdict = judge(Evidence(Failure.STATUS, status, answered=True), repeatable=False)
+        why = f"status {status} within the stream"
+        self.record.outcome, self.record.why, self.record.cut = verdict.blame.value, why, True
+        assert self.engine is not None
+        self._router.blame(self.engine, self, verdict, why)
 
     def _error_answer(self, *, whole: bool) -> None:
         connection, self._connection = self._connection, None

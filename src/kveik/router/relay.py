@@ -13,7 +13,7 @@ from typing import Protocol
 
 from kveik.router import http1
 from kveik.router.records import RequestRecord
-from kveik.router.stream import KEEP_ALIVE, TAIL_BYTES, StreamWatch, error_event, usage_in
+from kveik.router.stream import KEEP_ALIVE, TAIL_BYTES, StreamWatch, error_event, error_status, usage_in
 
 HOLD_MAX_BYTES = 256 << 10
 #: Streams of these paths end with an event by name, or with ``[DONE]``; of others, with the body.
@@ -69,14 +69,15 @@ _CHUNKS, _LENGTH, _CONNECTION = Framing.CHUNKS, Framing.LENGTH, Framing.CONNECTI
 class Relay:
     """One answer.
 
-    ``begun``: something of it has gone to the client; ``head_sent``: a head has, perhaps with
+    ``begun``: something of it has gone to the client; ``error_status``: what a stream that came to its end said of an
+    error, 0 if nothing; ``head_sent``: a head has, perhaps with
     comments only; ``wants_pieces``: the body is needed without the engine's framing; ``looks_whole``:
     it is cut, and nothing but the way in which the connection ends can tell.
     """
 
     __slots__ = (
         "_chunks_ours", "_client", "_framing", "_head", "_held", "_holds", "_marked", "_path", "_record", "_size",
-        "_status", "_watch", "begun", "head_sent", "looks_whole", "wants_pieces",
+        "_status", "_watch", "begun", "error_status", "head_sent", "looks_whole", "wants_pieces",
     )  # fmt: skip
 
     def __init__(self, client: ClientLink, record: RequestRecord, path: bytes) -> None:
@@ -86,6 +87,7 @@ class Relay:
         self.begun = False
         self.head_sent = False
         self.looks_whole = False
+        self.error_status = 0
         self.reset()
 
     def reset(self) -> None:
@@ -193,6 +195,8 @@ class Relay:
         record = self._record
         record.status = self._status
         record.prompt_tokens, record.completion_tokens, record.cached_tokens = usage_in(tail[-TAIL_BYTES:])
+        if self._watch is not None:
+            self.error_status = error_status(tail)
         if self._chunks_ours:
             self._client.write(http1.LAST_CHUNK)
         return _COMPLETE

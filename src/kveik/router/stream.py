@@ -20,6 +20,12 @@ _LAST_EVENT = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete
 #: An event's name is found across two pieces if so many bytes of the first are looked at again;
 #: pieces that are shorter are put together.
 _OVERLAP_BYTES = 64
+#: How engines say within a stream that its request failed: vLLM and OpenAI's completions by their data, the Responses
+#: API and messages by the event's name.
+_ERROR = rb'(?:data: ?\{"error": ?\{|event: ?error\r?\n)'
+_ERROR_EVENT = re.compile(rb"(?:^|\n)" + _ERROR)
+_ERROR_FIRST = re.compile(rb"(?:[0-9a-fA-F]+\r\n)?" + _ERROR)
+_ERROR_CODE = re.compile(rb'"code": ?"?([45]\d\d)\b')
 _VALUE = re.compile(rb"\s*:\s*(\d{1,12})")
 _NO_USAGE = (-1, -1, -1)
 
@@ -80,6 +86,20 @@ def error_event(message: str, *, code: str, kind: str = "engine_error", after_pa
     """
     error = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return (b"\n\n" if after_partial else b"") + b"data: " + json.dumps(error).encode() + b"\n\n"
+
+
+def error_status(events: bytes, *, first: bool = False) -> int:
+    """The HTTP status that an error event among ``events`` states; 500 where it states none, 0 without such an event.
+
+    ``first``: only the first event is asked, which may come in the framing of a chunk. vLLM sends the head of a
+    stream, with status 200, before it looks at the request, so even an error of the client's comes as an event
+    (``entrypoints/openai/``, ``create_streaming_error_response``).
+    """
+    event = _ERROR_FIRST.match(events) if first else _ERROR_EVENT.search(events)
+    if event is None:
+        return 0
+    code = _ERROR_CODE.search(events, event.start())
+    return int(code[1]) if code is not None else 500
 
 
 def usage_in(tail: bytes) -> tuple[int, int, int]:

@@ -516,3 +516,79 @@ class TestHeadsThatAreKnown:
                     assert b"evil" not in (await client.ask()).body
 
         run(test)
+
+
+def says_error(code: object, kind: str = "InternalServerError") -> bytes:
+    return (
+        b'data: {"error": {"message": "no luck", "type": "%s", "param": null, "code": %s}}\n\n'
+        % (kind.encode(), str(code).encode())
+    ) + DONE
+
+
+class TestStreamsThatSayAnError:
+    """vLLM sends the head of a stream before it looks at the request: whatever goes wrong comes as an event."""
+
+    @pytest.mark.parametrize("apart", [True, False], ids=["head and event apart", "at once"])
+    def test_one_that_begins_with_the_engines_own_error_is_had_from_another_engine(self, apart: bool) -> None:
+        async def test() -> None:
+            event = chunk(says_error(500)) + b"0\r\n\r\n"
+            bad = ScriptedEngine(raw(CHUNKED, event) if apart else raw(CHUNKED + event), name="bad")
+            good = ScriptedEngine(raw(CHUNKED + chunk(EVENT) + chunk(DONE) + b"0\r\n\r\n"), name="good")
+            async with rig(bad, good) as made:
+                for _ in range(4):
+                    response = await made.ask(STREAM)
+                    assert (response.status, response.body, response.whole) == (200, EVENT + DONE, True)
+                assert bad.requests, "it was asked, and nobody noticed"
+                assert made.engine("bad").breaker.failures_in_a_row >= 1
+                assert {record.outcome for record in made.records} == {"ok"}
+
+        run(test)
+
+    def test_one_that_begins_with_the_clients_error_goes_to_the_client_as_it_is(self) -> None:
+        async def test() -> None:
+            said = says_error(400, "BadRequestError")
+            engines = [ScriptedEngine(raw(CHUNKED, chunk(said), b"0\r\n\r\n"), name=name) for name in ("a", "b")]
+            async with rig(*engines) as made:
+                client = await made.client()
+                for _ in range(5):
+                    response = await client.ask(STREAM)
+                    assert (response.status, response.body, response.whole) == (200, said, True)
+                assert sum(len(engine.requests) for engine in engines) == 5, "nobody else was asked"
+                assert [(record.outcome, record.status) for record in made.records] == [("client", 400)] * 5
+                assert all(made.engine(engine.name).breaker.failures_in_a_row == 0 for engine in engines)
+
+        run(test)
+
+    def test_where_no_other_engine_is_left_the_client_gets_its_words(self) -> None:
+        async def test() -> None:
+            said = says_error(500)
+            async with rig(ScriptedEngine(raw(CHUNKED, chunk(said), b"0\r\n\r\n"), name="a")) as made:
+                response = await made.ask(STREAM)
+                assert response.body == said
+                assert made.records[0].outcome == "engine"
+
+        run(test)
+
+    def test_one_that_says_so_after_its_beginning_counts_against_its_engine(self) -> None:
+        async def test() -> None:
+            body = chunk(EVENT) + chunk(says_error('"500"')) + b"0\r\n\r\n"
+            async with rig(ScriptedEngine(raw(CHUNKED, body), name="a")) as made:
+                response = await made.ask(STREAM)
+                assert response.body.startswith(EVENT), "what came is passed on"
+                assert b"no luck" in response.body
+                (record,) = made.records
+                assert (record.outcome, record.cut) == ("engine", True)
+                assert "status 500" in record.why
+                assert made.engine("a").breaker.failures_in_a_row == 1
+
+        run(test)
+
+    def test_a_text_that_speaks_of_errors_is_none(self) -> None:
+        async def test() -> None:
+            text = b'data: {"choices":[{"delta":{"content":"\\ndata: {\\"error\\": {"}}]}\n\n'
+            body = chunk(text) + chunk(DONE) + b"0\r\n\r\n"
+            async with rig(ScriptedEngine(raw(CHUNKED, body), name="a")) as made:
+                assert (await made.ask(STREAM)).body == text + DONE
+                assert made.records[0].outcome == "ok"
+
+        run(test)

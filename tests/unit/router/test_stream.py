@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kveik.router.http1 import LAST_CHUNK, chunk
-from kveik.router.stream import StreamWatch, error_event, usage_in
+from kveik.router.stream import StreamWatch, error_event, error_status, usage_in
 
 CHAT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -98,3 +98,26 @@ def test_an_error_event_ends_a_partial_event_first() -> None:
 )
 def test_usage_is_read_from_the_end_of_an_answer(tail: bytes, usage: tuple[int, int, int]) -> None:
     assert usage_in(tail) == usage
+
+
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [
+        (b'data: {"error": {"message": "m", "code": 400}}\n\n', 400),
+        (b'75\r\ndata: {"error":{"code":"503"}}\n\n', 503),
+        (b'data: {"choices": []}\n\ndata: {"error": {"message": "EngineCore died"}}\n\ndata: [DONE]\n\n', 500),
+        (b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","code":529}}\n\n', 529),
+        (b'data: {"choices": [{"text": "\\ndata: {\\"error\\": {"}]}\n\n', 0),
+        (b"data: [DONE]\n\n", 0),
+        (b"", 0),
+    ],
+)
+def test_an_error_event_states_its_status(events: bytes, status: int) -> None:
+    assert error_status(events) == status
+
+
+def test_only_an_error_event_at_the_beginning_is_the_first() -> None:
+    error = b'data: {"error": {"code": 400}}\n\n'
+    assert error_status(error, first=True) == error_status(b"1f\r\n" + error + b"\r\n", first=True) == 400
+    assert error_status(CHAT + error, first=True) == 0
+    assert error_status(CHAT + error) == 400
