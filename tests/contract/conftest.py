@@ -20,10 +20,13 @@ from kveik.store.memory import MemoryStore
 from kveik.store.mooncake import MooncakeStore
 from kveik.store.mooncake_link import MooncakeLink
 from kveik.store.opening import OpeningStore
+from kveik.store.redis import RedisStore
+from kveik.store.redis_link import connect
 from kveik.store.stored_here import CountingStore
 from kveik.store.yuanrong import YuanrongStore
 from kveik.store.yuanrong_client import YuanrongOptions, connected
 from tests.mooncake import running_mooncake
+from tests.redis_server import running_redis
 from tests.yuanrong import running_cluster
 
 MIB = 1 << 20
@@ -59,6 +62,8 @@ MAKERS: dict[str, Make | str] = {
     "faulty memory without faults": lambda _, limit_bytes: FaultyStore(MemoryStore(limit_bytes=limit_bytes)),
     "mooncake": "mooncake",
     "yuanrong": "yuanrong",
+    "redis": "redis",
+    "guarded redis": "guarded_redis",
 }
 
 
@@ -96,6 +101,25 @@ def yuanrong() -> Iterator[Make]:
             return CountingStore(YuanrongStore(client, replace(options, prefix=prefix)))
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
+    """On a real server; each test has a database of its own."""
+    databases: dict[Path, int] = {}
+    with running_redis(tmp_path_factory.mktemp("redis"), "--databases", "4096") as server:
+
+        def make(folder: Path, _: int) -> RedisStore:
+            database = databases.setdefault(folder, len(databases))
+            return RedisStore(connect(server.settings(database=database)), refresh_s=3600.0)
+
+        yield make
+
+
+@pytest.fixture(scope="session")
+def guarded_redis(redis: Make) -> Make:
+    """The same, in batches over several threads."""
+    return lambda folder, limit_bytes: GuardedStore(redis(folder, limit_bytes), threads=2)
 
 
 @dataclass
