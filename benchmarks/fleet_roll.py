@@ -9,6 +9,7 @@ get requests. Times to first token are those of streams that ended before, durin
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,9 +28,12 @@ from kveik.engine.client import EngineClient
 from kveik.engine.process import free_port
 from kveik.errors import FleetError
 from kveik.fleet.client import FleetClient
+from kveik.verify.testbed import read_model_config
 
 ENGINES, CLIENTS, STREAM_TOKENS, PROMPT_TOKENS = 3, 4, 200, 64
 READY_MIN = 2
+#: Ids below it are special tokens and single bytes in the usual vocabularies.
+FIRST_PLAIN_ID = 300
 #: Streams before and after the roll.
 AROUND = 2 * CLIENTS
 PATIENCE_S = 1800.0
@@ -57,6 +61,7 @@ def main() -> int:
     # A plain SIGTERM would leave the fleet behind.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(f"ended by signal {number}"))
     recorder = Recorder("fleet-roll", f"A roll of {ENGINES} engines under {CLIENTS} clients, {given.model.name}", given)
+    vocabulary = 2000 if given.simulated else int(read_model_config(given.model)["vocab_size"])
     conditions = {
         "fleet": f"{ENGINES} engines with one cache, agent, router and watchdog, as kveik up starts them",
         "model": f"{given.model.name}, {given.dtype}, eager",
@@ -72,7 +77,9 @@ def main() -> int:
         for number in range(given.rounds):
             say(f"round {number + 1} of {given.rounds}")
             with recorder.rounds(UNITS) as rounds:
-                course = _measure(fleet, rounds)
+                course = _measure(fleet, rounds, vocabulary)
+                if course.troubled:
+                    say(f"logs are kept in {shutil.copytree(fleet.logs, f'{fleet.folder}-logs', dirs_exist_ok=True)}")
     if given.plot:
         _draw(course, given.plot)
     return 0
@@ -102,6 +109,11 @@ class Fleet:
     def config(self) -> Path:
         """Its file."""
         return self.folder / "kveik.toml"
+
+    @property
+    def logs(self) -> Path:
+        """What its parts wrote."""
+        return self.folder / "state" / "local" / "logs"
 
     @property
     def url(self) -> str:
@@ -181,11 +193,23 @@ class Course:
     asked: Sequence[Asked]
     counts: Sequence[tuple[float, int]]
 
+    @property
+    def troubled(self) -> bool:
+        """Whether something happened that should not."""
+        return any(one.failure for one in self.asked) or min(count for _, count in self.counts) < READY_MIN
 
-def _measure(fleet: Fleet, rounds: dict[str, Round]) -> Course:
+
+def _prompts(vocabulary: int) -> list[tuple[int, ...]]:
+    """Prompts that differ from the first token on, of ids that the model has and that are no special ones."""
+    plain = min(vocabulary, 2000) - FIRST_PLAIN_ID
+    starts = range(0, 10 * plain, plain // 10 * 11)
+    return [tuple(FIRST_PLAIN_ID + (start + n) % plain for n in range(PROMPT_TOKENS)) for start in starts]
+
+
+def _measure(fleet: Fleet, rounds: dict[str, Round], vocabulary: int) -> Course:
     """One roll under load."""
     client = EngineClient(fleet.url, read_timeout_s=PATIENCE_S)
-    prompts = [tuple(range(start, start + PROMPT_TOKENS)) for start in range(100, 1000, 97)]
+    prompts = _prompts(vocabulary)
     with SteadyClients(client, client.model().name, prompts, count=CLIENTS, answer_tokens=STREAM_TOKENS) as clients:
         with PoolWatch(fleet) as watch:
             _wait_for(clients, AROUND)
