@@ -45,7 +45,7 @@ from kveik.store.filesystem_quota import Allowance
 from kveik.store.filesystem_space import FreeSpace, Usage, WriteGate
 from kveik.store.filesystem_suspects import Suspects
 from kveik.store.filesystem_sweep import HIGH_MARK, SweepReport, stored_keys, trim_quarantine
-from kveik.store.filesystem_sweeper import SHARE_GOOD_S, FolderSweeper
+from kveik.store.filesystem_sweeper import SHARE_GOOD_TURNS, FolderSweeper
 
 _TRANSIENT = frozenset({errno.ESTALE, errno.EIO, errno.EREMOTEIO})
 _PLANTED = frozenset({errno.ENOTDIR, errno.ELOOP})
@@ -79,8 +79,8 @@ class FilesystemStore:
         self._gate = WriteGate(f"{name}.writes", options.read_only_pause_s, listener, clock)
         self._trouble = ""
         self._closed = False
-        alone = options.sweep_interval_s <= 0
-        self._allowance = Allowance(options.limit_bytes, clock, alone=alone, stale_s=SHARE_GOOD_S)
+        alone, good_s = options.sweep_interval_s <= 0, SHARE_GOOD_TURNS * options.shared_turn_s
+        self._allowance = Allowance(options.limit_bytes, clock, alone=alone, stale_s=good_s)
         self._sweeper = FolderSweeper(
             name, self._tree, options, self._usage, self._free, self._allowance, listener, clock
         )

@@ -26,6 +26,7 @@ class FilesystemOptions:
     fsync: bool = False
     sweep_interval_s: float = 60.0  # 0: no thread; rounds only when `sweep` is called
     lease_stale_s: float = 30.0
+    shared_turn_s: float = 1.0  # how often one that shares the folder looks what was counted
     leftover_age_s: float = 3600.0
     touch_after_s: float = 600.0
     read_only_pause_s: float = 10.0

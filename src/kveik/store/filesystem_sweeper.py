@@ -26,12 +26,10 @@ from kveik.store.filesystem_writers import WriterFiles
 _REGULAR_SHARE = 0.02
 _PRESSED_SHARE = 0.1
 _PRESSED_GAP_S = 0.1
-#: How often one that shares a folder with a limit looks who writes there and what was counted.
-_SHARED_TURN_S = 1.0
-#: Rounds of a folder into which several write are this far apart at least, and a share is good for less than that
-#: after its process looked last. So nobody writes by a share of the round before the last.
-_SHARED_GAP_S = 2.5
-SHARE_GOOD_S = 2.0
+#: In turns (``shared_turn_s``): rounds of a folder into which several write are so far apart at least, and a share is
+#: good for so long after its process looked last. So nobody writes by a share of the round before the last.
+_SHARED_GAP_TURNS = 2.5
+SHARE_GOOD_TURNS = 2.0
 _WANTED_DIGITS = 20
 
 
@@ -219,13 +217,13 @@ class FolderSweeper:
         if self._pressed:
             share, interval_s = _PRESSED_SHARE, _PRESSED_GAP_S
         if len(self._writing) > 1:
-            interval_s = max(interval_s, _SHARED_GAP_S)
+            interval_s = max(interval_s, _SHARED_GAP_TURNS * self._options.shared_turn_s)
         return self._clock.monotonic() >= self._round_ended_s + max(interval_s, self._round_took_s / share)
 
     def _wait(self) -> bool:
         """Wait for the next turn; true when closed."""
         first, self._waited = not self._waited, True
-        longest_s = _SHARED_TURN_S if self._shared else self._options.sweep_interval_s
+        longest_s = self._options.shared_turn_s if self._shared else self._options.sweep_interval_s
         turn_s = 0.0 if first else min(self._options.sweep_interval_s, self._options.lease_stale_s / 3, longest_s)
         gap_s = max(_PRESSED_GAP_S, self._round_took_s / _PRESSED_SHARE)
         with self._condition:
