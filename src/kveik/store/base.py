@@ -187,6 +187,19 @@ class ListedStore(Protocol):
 
 
 @runtime_checkable
+class DroppingStore(Protocol):
+    """A store that can drop a whole namespace without being told, or saying, which blocks those are."""
+
+    def drop(self, namespace: bytes) -> int | None:
+        """Drop the blocks of one namespace, or all but probes' (empty digest); how many they were.
+
+        None: it can't after all, and is to be listed instead. Raises :class:`~kveik.errors.StoreError`
+        when it did not do it.
+        """
+        ...
+
+
+@runtime_checkable
 class DescribedStore(Protocol):
     """A store that can keep, beside the blocks, what their namespace stands for."""
 

@@ -52,10 +52,10 @@ class KeyTexts:
         except KeyFormatError:
             return None
 
-    def regex(self, namespace: bytes) -> str:
+    def regex(self, namespace: bytes, *, spared: bytes = b"") -> str:
         """A regular expression that matches the whole texts of one namespace, or of all (empty digest), and no other.
 
-        Without look-around and classes by name: it is read by the stores' own engines.
+        Of all, those of the namespace ``spared`` are left out. ECMAScript's grammar, which C++ reads, too.
         """
-        digest = namespace.hex() if namespace else "[0-9a-f]{32}"
+        digest = namespace.hex() if namespace else f"(?!{spared.hex()})[0-9a-f]{{32}}" if spared else "[0-9a-f]{32}"
         return f"^{self._start}{digest}-g[0-9]{{1,5}}-r[0-9]{{1,5}}-[0-9a-f]{{32,64}}$"

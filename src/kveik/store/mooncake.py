@@ -27,6 +27,7 @@ from kveik.store.base import (
     failed,
     unsealed,
 )
+from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.key_text import DEFAULT_PREFIX, KeyTexts
 from kveik.store.mooncake_client import Call
 from kveik.store.mooncake_codes import INVALID_PARAMS, THERE_ALREADY, absent, failure, of_removal
@@ -215,11 +216,11 @@ class MooncakeStore:
                 yield [key for key in found[start : start + _PORTION_KEYS] if key is not None]
 
     def drop(self, namespace: bytes) -> int | None:
-        """Remove all blocks of a namespace, or all (empty digest), at once; how many they were.
+        """Remove all blocks of a namespace, or all but probes' (empty digest), at once; how many they were.
 
         Raises :class:`StoreError` if the store did not answer within the time that a call may take.
         """
-        call = self._link.ask("drop", [self._texts.regex(namespace)])
+        call = self._link.ask("drop", [self._texts.regex(namespace, spared=PROBE_NAMESPACE)])
         codes, problem = self._answer(call, Deadline.after(self._link.hang_s, self._clock))
         if codes is not None and codes[0] < 0:
             problem = failure(codes[0], _idle)

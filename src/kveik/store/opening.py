@@ -24,6 +24,7 @@ from kveik.store.base import (
     BlockStore,
     Capabilities,
     DescribedStore,
+    DroppingStore,
     ListedStore,
     StoreStats,
     failed,
@@ -120,6 +121,13 @@ class OpeningStore:
         if not isinstance(store, ListedStore):
             raise StoreError(f"{self._name} tier cannot say which blocks it has")
         yield from store.keys(namespace)
+
+    def drop(self, namespace: bytes) -> int | None:
+        """Drop a namespace, if the store can do that by itself. Raises ``StoreError`` while it is not open."""
+        store = self._current()
+        if store is None:
+            raise StoreError(f"{self._name} tier is not open: {self._why}")
+        return store.drop(namespace) if isinstance(store, DroppingStore) else None
 
     def describe(self, namespace: Namespace) -> None:
         """Let the store keep the namespace's facts, now or once it is open. Raises ``OSError``."""

@@ -10,7 +10,7 @@ from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import Namespace
 from kveik.records import Listener, ignore
-from kveik.store.base import MISS, BlockResult, BlockStore, DescribedStore, ListedStore, Status, failed
+from kveik.store.base import MISS, BlockResult, BlockStore, DescribedStore, DroppingStore, ListedStore, Status, failed
 from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
@@ -206,10 +206,7 @@ class LowerTiers:
         may arrive later. May take as long as walking over all files does.
         """
         return [
-            _drop_all(tier, store.keys(namespace))
-            if isinstance(store, ListedStore)
-            else _drop_known(tier, known, "the tier cannot say which blocks it has")
-            for store, tier in zip(self._stores, self._tiers, strict=True)
+            _drop_from(store, tier, namespace, known) for store, tier in zip(self._stores, self._tiers, strict=True)
         ]
 
     def stats(self) -> list[dict[str, object]]:
@@ -255,6 +252,19 @@ class LowerTiers:
                 else:
                     with self._condition:
                         self._lingering.append((result, one_less))
+
+
+def _drop_from(store: BlockStore, tier: GuardedStore, namespace: bytes, known: Sequence[BlockKey]) -> TierDrop:
+    """At once where the store can do it by itself, else what it can list, else what is known."""
+    if isinstance(store, DroppingStore):
+        dropped = tier.run(partial(store.drop, namespace))
+        if isinstance(dropped, BlockResult):
+            return TierDrop(tier.name, 0, dropped.detail or dropped.reason)
+        if dropped is not None:
+            return TierDrop(tier.name, dropped)
+    if isinstance(store, ListedStore):
+        return _drop_all(tier, store.keys(namespace))
+    return _drop_known(tier, known, "the tier cannot say which blocks it has")
 
 
 def _drop_all(tier: GuardedStore, portions: Iterator[Sequence[BlockKey]]) -> TierDrop:

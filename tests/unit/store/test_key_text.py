@@ -75,3 +75,12 @@ def test_an_empty_digest_means_all_namespaces_of_the_prefix() -> None:
     assert all(re.search(texts.regex(b""), texts.of(key)) for key in keys)
     assert not re.search(texts.regex(b""), KeyTexts("team-b").of(keys[0]))
     assert not re.search(texts.regex(b""), "team-notes")
+
+
+def test_one_namespace_can_be_left_out_of_all() -> None:
+    texts = KeyTexts("team")
+    ours, spared = (texts.of(BlockKey.of(digest, b"h" * 32)) for digest in (NAMESPACE, b"\x01" * 16))
+    expression = texts.regex(b"", spared=b"\x01" * 16)
+
+    assert re.search(expression, ours)
+    assert not re.search(expression, spared)

@@ -9,6 +9,7 @@ import pytest
 
 from kveik.breaker import OPEN, BreakerPolicy
 from kveik.clock import Deadline, FakeClock
+from kveik.errors import StoreError
 from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import REQUIRED_FACTS, Namespace
 from kveik.records import LookupRecord, Record
@@ -18,6 +19,7 @@ from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.memory import MemoryStore
 from kveik.store.tiered import LowerTiers, TierDrop
+from kveik.store.wrapper import StoreWrapper
 from tests.blocks import Block, make_block
 
 
@@ -351,6 +353,36 @@ def test_a_namespace_is_dropped_from_every_tier_that_can_say_what_it_has(tmp_pat
     ]
     assert tiers.lookup([block.key for block in ours], Deadline.after(5.0)) == [-1, 2, 2]
     assert tiers.lookup([others[0].key], Deadline.after(5.0)) == [0]
+    tiers.close()
+
+
+class Sweeping(StoreWrapper):
+    """A store that drops a namespace by itself, if it is one that it knows how to drop."""
+
+    def __init__(self, name: str) -> None:
+        self._memory = MemoryStore(name)
+        super().__init__(self._memory)
+        self.lookup, self.get, self.put = self._memory.lookup, self._memory.get, self._memory.put
+        self.delete, self.keys = self._memory.delete, self._memory.keys
+
+    def drop(self, namespace: bytes) -> int | None:
+        if namespace == b"X" * 16:
+            raise StoreError("the master does not answer")
+        if namespace == b"O" * 16:
+            return None
+        return sum(result.ok for portion in self.keys(namespace) for result in self.delete(portion))
+
+
+def test_a_store_that_drops_a_namespace_by_itself_is_not_listed_for_it_unless_it_cannot_after_all() -> None:
+    tiers = LowerTiers([Sweeping("sweeping")], threads=1, queue_bytes=1 << 20)
+    blocks = [*(make_block(number) for number in range(3)), make_block(9, namespace=b"O" * 16)]
+    for block in blocks:
+        assert tiers.cascade(block.key, block.frame, None, lambda: None)
+    assert tiers.drain(10.0)
+
+    assert tiers.drop_namespace(b"N" * 16) == [TierDrop("sweeping", 3)]
+    assert tiers.drop_namespace(b"O" * 16) == [TierDrop("sweeping", 1)]
+    assert tiers.drop_namespace(b"X" * 16) == [TierDrop("sweeping", 0, "the master does not answer")]
     tiers.close()
 
 
