@@ -28,15 +28,21 @@ FAULTS: dict[str, Faults] = {
     "is slow": Faults(delay_s=0.002),
     "is slow to a rate": Faults(bytes_per_s=20e6),
 }
-INNER: dict[str, Callable[[Path], BlockStore]] = {
+#: What it goes wrong in, or the fixture that makes it.
+INNER: dict[str, Callable[[Path], BlockStore] | str] = {
     "memory": lambda _: MemoryStore(),
     "filesystem": lambda folder: FilesystemStore(FilesystemOptions(root=folder, sweep_interval_s=0)),
+    "mooncake": "mooncake",
+    "yuanrong": "yuanrong",
+    "redis": "redis",
 }
 
 
 @pytest.fixture(params=INNER)
 def faulty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FaultyStore]:
-    store = FaultyStore(INNER[request.param](tmp_path))
+    made = INNER[request.param]
+    inner = request.getfixturevalue(made)(tmp_path, 0) if isinstance(made, str) else made(tmp_path)
+    store = FaultyStore(inner)
     yield store
     store.close()
 
@@ -97,7 +103,7 @@ def test_no_fault_makes_a_wrong_hit_and_after_it_everything_can_be_stored_and_re
     source = random.Random(fault)
     blocks = [make_block(number, payload_bytes=700 + 4096 * (number % 3)) for number in range(8)]
     faulty.faults = FAULTS[fault]
-    for _ in range(60):
+    for _ in range(40):
         ask(store, source, blocks)
 
     faulty.faults = Faults()
@@ -132,7 +138,7 @@ def test_a_buffer_that_is_written_late_is_busy_until_then(faulty: FaultyStore, s
 
 @pytest.mark.parametrize("operations", [("get",), ("put",), ("lookup",), ("get", "put", "lookup", "delete")])
 def test_a_hung_tier_holds_nobody_who_goes_through_its_guard(faulty: FaultyStore, operations: tuple[str, ...]) -> None:
-    guarded = GuardedStore(faulty, threads=2, hang_s=0.05)
+    guarded = GuardedStore(faulty, threads=2, hang_s=0.05, policy=BreakerPolicy(open_s=0.01, open_max_s=0.02))
     block = make_block(1)
     with faulty.hung(*operations):
         for _ in range(5):
