@@ -27,6 +27,8 @@ NAME = "redis"
 CAPABILITIES = Capabilities(durable=False, shared=True, bounded=False, batch_keys=16)
 #: How often the server is asked for its sizes, beside all calls.
 REFRESH_S = 5.0
+#: The same after a failure.
+DOUBT_S = 0.25
 SCAN_KEYS = 1000
 #: What a value can have at most (proto-max-bulk-len).
 VALUE_MAX_BYTES = 512 << 20
@@ -46,6 +48,7 @@ class RedisStore:
         self._bytes = 0
         self._trouble = ""
         self._stop = threading.Event()
+        self._doubtful = threading.Event()
         try:
             self._client.ping()
         except link.errors as error:
@@ -191,6 +194,7 @@ class RedisStore:
         """Close all connections. Blocks stay."""
         if not self._stop.is_set():
             self._stop.set()
+            self._doubtful.set()
             self._client.close()
 
     def _refusal(self, deadline: Deadline) -> BlockResult | None:
@@ -210,7 +214,10 @@ class RedisStore:
     def _failure(self, error: Exception) -> BlockResult:
         if self._stop.is_set():
             return failed("closed")
-        return failed(reason_of(error), f"{self._link.place}: {error}")
+        reason = reason_of(error)
+        if reason in ("unavailable", "timeout"):
+            self._doubtful.set()  # it may come back without what it had
+        return failed(reason, f"{self._link.place}: {error}")
 
     def _count(self, blocks: int, size: int) -> None:
         with self._lock:
@@ -218,8 +225,12 @@ class RedisStore:
             self._bytes = max(0, self._bytes + size)
 
     def _keep_fresh(self, every_s: float) -> None:
-        while not self._stop.wait(every_s):
-            self._refresh()
+        """Ask for the sizes now and then, and soon after it failed; whoever closes sets both events."""
+        while not self._stop.is_set():
+            if self._doubtful.wait(every_s):
+                self._stop.wait(DOUBT_S)
+            if not self._stop.is_set():
+                self._refresh()
 
     def _refresh(self) -> None:
         try:
@@ -227,7 +238,9 @@ class RedisStore:
         except self._link.errors as error:
             with self._lock:
                 self._trouble = f"its sizes are not known: {error}"
+            self._doubtful.set()
             return
+        self._doubtful.clear()
         with self._lock:
             self._facts, self._trouble = facts, ""
             self._blocks, self._bytes = blocks, facts.used_bytes
