@@ -2,15 +2,21 @@
 
 import mmap
 import os
+import signal
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kveik.agent.node import NodeAgent
 from kveik.clock import Deadline
 from kveik.config import MooncakeSettings, StoreSettings
+from kveik.engine.process import free_port
 from kveik.kv.keys import BlockKey
 from kveik.store.apart import SharedMemory
 from kveik.store.base import BlockResult, Status
@@ -19,6 +25,7 @@ from kveik.store.mooncake_link import MooncakeLink
 from tests.agents import (
     MIB,
     NAMESPACE,
+    AgentProcess,
     connected,
     load_blocks,
     settings_in,
@@ -194,6 +201,75 @@ def test_a_stopped_owner_costs_the_deadline_and_its_late_bytes_go_where_nobody_l
     finally:
         own_mooncake.lenders[0].resume()
         store.close()
+
+
+def test_an_agent_waits_for_no_stopped_owner_and_reuses_no_slot_that_may_still_be_written(
+    own_mooncake: Mooncake, tmp_path: Path
+) -> None:
+    node = Node(tmp_path / "n", own_mooncake.settings, tier_deadline_s=2.0, breaker_open_max_s=1.0)
+    try:
+        keys = some_keys(8)
+        node.store(keys)
+        node.agent.arena.drop(keys)
+        own_mooncake.lenders[0].pause()
+
+        assert set(node.load(keys, seconds=1.0)) == {"failed"}
+
+        assert node.agent.arena.stats().quarantined == 8
+        wait_until(lambda: node.agent.arena.sweep() == 8, "the slots are free again", PATIENCE_S)
+        own_mooncake.lenders[0].resume()
+        wait_until(node.keeps_a_block, "it is back by itself", PATIENCE_S)
+    finally:
+        own_mooncake.lenders[0].resume()
+        node.close()
+
+
+def test_the_librarys_process_ends_with_an_agent_that_is_killed_and_blocks_stay_in_the_store(
+    mooncake: Mooncake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = mooncake.settings
+    for name in ("master", "master_http", "host", "prefix"):
+        monkeypatch.setenv(f"KVEIK_MOONCAKE_{name.upper()}", getattr(settings, name))
+    agent = AgentProcess(tmp_path)
+    store = open_store(settings)
+    try:
+        client = connected(tmp_path)
+        keys = some_keys(4)
+        assert store_blocks(client, keys) == ["stored"] * 4
+        wait_until(lambda: all(store.lookup(keys, soon())), "the blocks have gone down", PATIENCE_S)
+        hosts = [child.pid for child in psutil.Process(agent.process.pid).children()]
+        assert hosts
+
+        agent.kill()
+
+        wait_until(lambda: not any(map(psutil.pid_exists, hosts)), "nobody maps the arena any more", PATIENCE_S)
+        assert all(store.lookup(keys, soon()))
+    finally:
+        store.close()
+        agent.close()
+
+
+def test_a_trial_of_one_command_takes_blocks_and_ends_with_a_signal(tmp_path: Path) -> None:
+    port = free_port()
+    words = ["store", "mooncake", "up", "--memory", "64MiB", "--port", str(port), "--logs", str(tmp_path)]
+    told = tmp_path / "told"
+    with told.open("wb") as out:
+        trial = subprocess.Popen([sys.executable, "-m", "kveik.cli.main", *words], stdout=out, stderr=out)
+    try:
+        wait_until(lambda: "Ctrl-C ends it" in told.read_text() or trial.poll() is not None, "it runs", PATIENCE_S)
+        section = told.read_text().partition("[mooncake]\n")[2].partition("\n\n")[0]
+        settings = MooncakeSettings(**tomllib.loads(section))
+        store = open_store(settings)
+        assert put(store, make_block(1)).ok
+        store.close()
+
+        trial.send_signal(signal.SIGINT)
+
+        assert trial.wait(PATIENCE_S) == 0
+        assert "mooncake-master has ended" in told.read_text()
+    finally:
+        trial.kill()
+        trial.wait()
 
 
 def test_a_master_that_dies_and_comes_back_empty_is_used_again_by_itself(
