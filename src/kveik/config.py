@@ -54,7 +54,12 @@ class AgentSettings:
     filesystem_fsync: bool = setting(
         False, "Force each block to disk before it counts as stored; survives power loss, costs time."
     )
-    filesystem_threads: int = setting(4, "Threads that read and write the filesystem tier.", minimum=1, maximum=256)
+    filesystem_threads: int = setting(
+        0,
+        "Threads that read the filesystem tier; 0: 4 on a disk of this machine, 16 on a network file system.",
+        minimum=0,
+        maximum=256,
+    )
     tier_deadline_s: float = setting(
         5.0,
         "Longest wait for one transfer of a lower tier, which is then a failure, and for its opening at start.",

@@ -82,7 +82,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_name(name: str, value: object) 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("filesystem_threads", 0, "at least 1"),
+        ("filesystem_threads", -1, "at least 0"),
         ("filesystem_threads", 1000, "at most 256"),
         ("arena_bytes", -1, "at least 0 bytes"),
         ("metrics_port", 65536, "at most 65535 port"),

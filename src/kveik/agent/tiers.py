@@ -1,5 +1,6 @@
 """Which tiers lie below the arena, in which order, and how each is opened."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from kveik.records import Listener, ignore
 from kveik.store.apart import SharedMemory
 from kveik.store.base import BlockStore
 from kveik.store.filesystem import FilesystemStore
+from kveik.store.filesystem_medium import medium_in, mount_table
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.mooncake_tier import open_tier as open_mooncake_tier
 from kveik.store.opening import OpeningStore
@@ -17,6 +19,8 @@ from kveik.store.redis import CAPABILITIES, RedisStore
 from kveik.store.redis_link import connect
 from kveik.store.yuanrong_client import YuanrongOptions, require_package
 from kveik.store.yuanrong_tier import open_tier as open_yuanrong_tier
+
+_LOCAL_THREADS, _NETWORK_THREADS = 4, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,15 @@ class TierKind:
     wanted: Callable[[AgentSettings, StoreSettings], bool]
     threads: Callable[[AgentSettings, StoreSettings], int]
     open: Callable[[TierContext], BlockStore]
+
+
+def filesystem_threads(agent: AgentSettings) -> int:
+    """How many threads read the folder: as set, else enough to hide the round trips of what it lies on."""
+    if agent.filesystem_threads:
+        return agent.filesystem_threads
+    # The path as it is written: resolving links would touch a mount that may hang.
+    network = medium_in(os.path.abspath(agent.filesystem), mount_table()).network
+    return _NETWORK_THREADS if network else _LOCAL_THREADS
 
 
 def open_filesystem(context: TierContext) -> BlockStore:
@@ -122,7 +135,7 @@ KINDS: Mapping[str, TierKind] = {
     ),
     "filesystem": TierKind(
         wanted=lambda agent, _: bool(agent.filesystem),
-        threads=lambda agent, _: agent.filesystem_threads,
+        threads=lambda agent, _: filesystem_threads(agent),
         open=open_filesystem,
     ),
 }

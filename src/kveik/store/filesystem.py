@@ -29,6 +29,7 @@ from kveik.store.filesystem_files import (
     forget_pages,
     identify,
     read_into,
+    read_opened,
     touch,
 )
 from kveik.store.filesystem_layout import (
@@ -189,6 +190,17 @@ class FilesystemStore:
             return _read_failure(error), None
 
     def _read(self, key: BlockKey, buffer: memoryview) -> tuple[BlockResult, FileIdentity | None]:
+        descriptor = self._tree.open_file(*leaf_of(key), block_name(key))
+        if descriptor is None:
+            return self._read_in_directory(key, buffer)
+        identity, count = read_opened(descriptor, buffer)
+        result = judge(key, buffer[:count], identity)
+        if result.status is Status.HIT and self._is_due(identity):
+            with contextlib.suppress(OSError), self._tree.directory(*leaf_of(key)) as directory:
+                touch(directory, block_name(key))
+        return result, identity
+
+    def _read_in_directory(self, key: BlockKey, buffer: memoryview) -> tuple[BlockResult, FileIdentity | None]:
         name = block_name(key)
         with self._tree.directory(*leaf_of(key)) as directory:
             try:
@@ -199,13 +211,13 @@ class FilesystemStore:
                     raise
                 return corrupt(FrameForeignError("a symbolic link stands in the file's place")), planted
             result = judge(key, buffer[:count], identity)
-            if result.status is Status.HIT:
-                self._touch(directory, name, identity)
+            if result.status is Status.HIT and self._is_due(identity):
+                touch(directory, name)
             return result, identity
 
-    def _touch(self, directory: int, name: str, identity: FileIdentity) -> None:
-        if self._clock.wall() - identity.mtime_s > self._options.touch_after_s:
-            touch(directory, name)
+    def _is_due(self, found: FileIdentity) -> bool:
+        """Whether a file that is used should say so by its time."""
+        return self._clock.wall() - found.mtime_s > self._options.touch_after_s
 
     def _quarantine(self, key: BlockKey, identity: FileIdentity, reason: str) -> bool:
         """Move the wrong file out of the way; false when it is no longer the one that was judged."""
@@ -300,7 +312,8 @@ class FilesystemStore:
                 if found is None:
                     return False
                 if found.regular and found.size == size:
-                    self._touch(directory, name, found)
+                    if self._is_due(found):
+                        touch(directory, name)
                     return True
         except FileNotFoundError:
             return False

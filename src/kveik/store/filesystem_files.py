@@ -18,7 +18,7 @@ from pathlib import Path
 
 from kveik.errors import StoreError
 from kveik.store.filesystem_layout import FORMAT_DIRECTORY, FileWriter, temporary_name
-from kveik.store.linkless_open import is_supported, open_below
+from kveik.store.linkless_open import AT_FDCWD, is_supported, open_below
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK does nothing to a regular file, and keeps a planted FIFO from hanging the open.
@@ -82,6 +82,7 @@ class FileTree:
 
     def __init__(self, root: Path, *, fsync: bool = False, links: bool = True, fresh: bool = False) -> None:
         self.root = root
+        self._resolved = os.path.realpath(root)
         self.writer = this_writer()
         self._fsync = fsync
         self._links = links
@@ -103,31 +104,38 @@ class FileTree:
         Raises :class:`FileNotFoundError` when it is not there, and another :class:`OSError`
         (``ENOTDIR`` or ``ELOOP``) when a link or file stands in its place.
         """
-        current = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        found = self._leap(parts, _DIRECTORY, stepwise_next=create or self._fresh)
+        if found is None:
+            found = self._walk(parts, create)
         try:
-            below = self._leap(current, parts, stepwise_next=create or self._fresh)
-            if below is None:
-                below = self._walk(current, parts, create)
+            yield found
         finally:
-            os.close(current)
-        try:
-            yield below
-        finally:
-            os.close(below)
+            os.close(found)
 
-    def _leap(self, root: int, parts: Sequence[str], *, stepwise_next: bool) -> int | None:
-        """The directory by one system call; None when it has to be walked to."""
+    def open_file(self, *parts: str) -> int | None:
+        """A file to read, its name last, by one system call; None when it has to be looked for in its directory.
+
+        Raises ``OSError``. The descriptor is the caller's to close.
+        """
+        return self._leap(parts, _READ, stepwise_next=self._fresh)
+
+    def _leap(self, parts: Sequence[str], flags: int, *, stepwise_next: bool) -> int | None:
+        """What is there, by one system call; None when it has to be walked to.
+
+        The root's own path was resolved when the tier was opened; whether a link stands above it now, or below it, the
+        walk tells.
+        """
         if not self._in_one_step:
             return None
         try:
-            return open_below(root, "/".join((FORMAT_DIRECTORY, *parts)), _DIRECTORY)
-        except FileNotFoundError:
-            if stepwise_next:
+            return open_below(AT_FDCWD, "/".join((self._resolved, FORMAT_DIRECTORY, *parts)), flags)
+        except OSError as error:
+            if error.errno == errno.ELOOP or (error.errno == errno.ENOENT and stepwise_next):
                 return None
             raise
 
-    def _walk(self, root: int, parts: Sequence[str], create: bool) -> int:
-        current = os.dup(root)
+    def _walk(self, parts: Sequence[str], create: bool) -> int:
+        current = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for part in (FORMAT_DIRECTORY, *parts):
                 below = self._step(current, part, create)
@@ -233,7 +241,11 @@ def read_into(directory: int, name: str, buffer: memoryview) -> tuple[FileIdenti
     Something that is no regular file gives no bytes. Raises :class:`FileNotFoundError` or, for
     a link, ``ELOOP``.
     """
-    descriptor = os.open(name, _READ, dir_fd=directory)
+    return read_opened(os.open(name, _READ, dir_fd=directory), buffer)
+
+
+def read_opened(descriptor: int, buffer: memoryview) -> tuple[FileIdentity, int]:
+    """Like :func:`read_into`, of a file that is open; it is closed after that."""
     try:
         identity = FileIdentity.of(os.fstat(descriptor))
         if not identity.regular:

@@ -49,11 +49,15 @@ def medium_of(path: Path) -> Medium:
 
     Follows symbolic links of ``path``, so it may hang as any other access does.
     """
+    return medium_in(os.path.realpath(path), mount_table())
+
+
+def mount_table() -> list[str]:
+    """The lines of this process's table of mounts; none where the kernel has no such table."""
     try:
-        table = Path("/proc/self/mountinfo").read_text(encoding="utf8", errors="surrogateescape")
+        return Path("/proc/self/mountinfo").read_text(encoding="utf8", errors="surrogateescape").splitlines()
     except OSError:
-        return UNKNOWN
-    return medium_in(os.path.realpath(path), table.splitlines())
+        return []
 
 
 def medium_in(path: str, mountinfo: Iterable[str]) -> Medium:

@@ -10,6 +10,8 @@ import os
 
 _OPENAT2 = 437  # the same on every architecture but Alpha
 _NO_SYMLINKS = 0x04
+#: For a path that is absolute, or relative to where the process works.
+AT_FDCWD = -100
 _REFUSALS = frozenset({errno.ENOSYS, errno.EPERM, errno.EINVAL})
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -37,7 +39,7 @@ def open_below(directory: int, path: str, flags: int) -> int:
 def is_supported() -> bool:
     """Whether this kernel has the call, and lets this process use it."""
     try:
-        os.close(open_below(-100, ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        os.close(open_below(AT_FDCWD, ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         return error.errno not in _REFUSALS
     return True

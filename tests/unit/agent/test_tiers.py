@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from kveik.agent.tiers import KINDS, TierContext, TierKind, open_filesystem, open_redis, tier_names
+from kveik.agent import tiers
+from kveik.agent.tiers import (
+    KINDS,
+    TierContext,
+    TierKind,
+    filesystem_threads,
+    open_filesystem,
+    open_redis,
+    tier_names,
+)
 from kveik.config import AgentSettings, RedisSettings, StoreSettings
 from kveik.engine.process import free_port
 from kveik.errors import ConfigError, StoreError
@@ -78,3 +87,12 @@ def test_a_redis_server_that_is_down_stops_no_start_and_a_wrong_address_does() -
     store.close()
     with pytest.raises(ConfigError):
         open_redis(replace(context, stores=StoreSettings(redis=RedisSettings(address="nowhere"))))
+
+
+def test_a_folder_on_a_network_gets_more_threads_unless_their_number_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ["1 0 8:1 / / rw - ext4 /dev/sda rw", "2 1 0:9 / /mnt/kv rw - nfs4 server:/kv rw"]
+    monkeypatch.setattr(tiers, "mount_table", lambda: table)
+
+    assert filesystem_threads(AgentSettings(filesystem="/mnt/kv/blocks")) == 16
+    assert filesystem_threads(AgentSettings(filesystem="/mnt/../var/kv")) == 4
+    assert filesystem_threads(AgentSettings(filesystem="/mnt/kv", filesystem_threads=7)) == 7

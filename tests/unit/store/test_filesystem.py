@@ -19,7 +19,7 @@ from kveik.kv.namespace import REQUIRED_FACTS, Namespace
 from kveik.records import EvictionRecord, Record
 from kveik.store.base import MISS, BlockResult, Status
 from kveik.store.filesystem import FilesystemStore
-from kveik.store.filesystem_files import FileTree, check_root, read_into
+from kveik.store.filesystem_files import FileTree, check_root
 from kveik.store.filesystem_layout import block_name, leaf_of, parse_quarantine_name
 from kveik.store.filesystem_options import FilesystemOptions
 from tests.blocks import Block, make_block
@@ -360,12 +360,14 @@ def test_a_transient_error_of_a_mount_is_read_over_once(
     folder.put(block)
     errors = [OSError(code, os.strerror(code))]
 
-    def flaky(directory: int, name: str, buffer: memoryview) -> object:
+    read = os.preadv
+
+    def flaky(descriptor: int, buffers: list[memoryview], offset: int) -> int:
         if errors:
             raise errors.pop()
-        return read_into(directory, name, buffer)
+        return read(descriptor, buffers, offset)
 
-    monkeypatch.setattr("kveik.store.filesystem.read_into", flaky)
+    monkeypatch.setattr(os, "preadv", flaky)
 
     assert folder.get(block).status is Status.HIT
     errors.extend([OSError(code, os.strerror(code))] * 2)
