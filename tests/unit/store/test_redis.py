@@ -1,5 +1,6 @@
 """The Redis tier against a real server: what the contract suite does not ask."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from kveik.store.redis_link import connect
 from tests.agents import wait_until
 from tests.blocks import Block, make_block
 from tests.redis_server import RedisServer, running_redis
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "redis.md"
 
 
 def soon() -> Deadline:
@@ -148,6 +151,23 @@ def test_a_password_is_taken_from_its_file_and_a_wrong_one_is_told(tmp_path: Pat
         opened.close()
         with pytest.raises(StoreError, match="does not take this client"):
             RedisStore.open(locked.settings())
+
+
+def test_a_user_with_the_rights_that_the_page_names_can_do_everything(tmp_path: Path, server: RedisServer) -> None:
+    rights = re.search(r"needs `([^`]+)`", PAGE.read_text())
+    assert rights is not None
+    server.command("ACL", "SETUSER", "limited", "on", ">pw", "resetchannels", *rights[1].split())
+    secret = tmp_path / "secret"
+    secret.write_text("pw")
+    opened = RedisStore.open(server.settings(user="limited", password_file=str(secret), database=11))
+    block = make_block(1)
+    assert put(opened, block) == [Status.STORED]
+    assert opened.lookup([block.key], soon()) == [True]
+    assert block.is_in(_read(opened, block))
+    assert [key for portion in opened.keys(b"") for key in portion] == [block.key]
+    assert opened.delete([block.key])[0].status is Status.DELETED
+    assert not [note for note in opened.stats().notes if "not known" in note]
+    opened.close()
 
 
 def test_a_server_that_is_not_there_cannot_be_opened(tmp_path: Path) -> None:
