@@ -76,6 +76,7 @@ def settings_in(folder: Path, **given: int | str | float | bool) -> AgentSetting
         "socket": str(folder / "agent.sock"),
         "arena": str(folder / "arena"),
         "arena_bytes": 16 * MIB,
+        "probe_period_s": 0.0,  # so that only what a test stores is in its tiers
     }
     return AgentSettings(**(defaults | given))  # type: ignore[arg-type]
 

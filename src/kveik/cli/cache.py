@@ -18,6 +18,7 @@ from kveik.cli.fsck import Ticker, agent_settings
 from kveik.cli.stats import size_text
 from kveik.clock import Deadline
 from kveik.errors import AgentError, ConfigError, KveikError, StoreError
+from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.fsck import Depth, Finding, FolderReport
 from kveik.store.fsck_walk import FolderWalk
 
@@ -69,7 +70,7 @@ class Looked:
         """What is where, by model, namespace and tier."""
         rows = [*_in_arena(self.state), *_in_folder(self.folder)]
         facts = {row.namespace: row.facts for row in rows if row.facts}
-        labels = {row.namespace: row.label for row in rows if row.label}
+        labels = {PROBE_NAMESPACE.hex(): "(probes)"} | {row.namespace: row.label for row in rows if row.label}
         named = [replace(row, label=labels.get(row.namespace, ""), facts=facts.get(row.namespace, {})) for row in rows]
         return sorted(named, key=lambda row: (row.label, row.namespace))
 
