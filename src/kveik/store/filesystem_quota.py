@@ -146,4 +146,9 @@ class Allowance:
         """At least so much was written before that time; earlier history is no longer needed."""
         while len(self._history) > 1 and self._history[1][0] <= time_s:
             self._history.popleft()
-        return self._history[0][1] if self._history and self._history[0][0] <= time_s else 0
+        if not self._history or self._history[0][0] > time_s:
+            return 0
+        began_s, before = self._history[0]
+        if began_s + _SPAN_S > time_s:
+            return before
+        return self._history[1][1] if len(self._history) > 1 else self._written

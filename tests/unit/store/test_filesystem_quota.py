@@ -89,10 +89,12 @@ def test_what_may_have_been_written_after_anothers_round_began_counts_against_th
     write(allowance, 500)
     clock.advance(10.0)
 
-    allowance.renew(Round(1500, 1, True, began_s=clock.monotonic() - 5.0))
-    assert repr(allowance).startswith("Allowance(500 of"), "the last span of writes may reach past any later time"
-    allowance.renew(Round(1500, 1, True, began_s=clock.monotonic() - 10.0))
+    allowance.renew(Round(1500, 1, True, began_s=clock.monotonic() - 15.0))
     assert repr(allowance).startswith("Allowance(500 of")
+    allowance.renew(Round(1500, 1, True, began_s=clock.monotonic() - 9.9))
+    assert repr(allowance).startswith("Allowance(500 of"), "writes are remembered in spans of a quarter of a second"
+    allowance.renew(Round(1500, 1, True, began_s=clock.monotonic() - 5.0))
+    assert repr(allowance).startswith("Allowance(0 of")
 
 
 def test_of_a_round_whose_beginning_nobody_knows_all_own_writes_count() -> None:
