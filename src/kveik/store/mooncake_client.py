@@ -283,7 +283,7 @@ class MooncakeClient:
                 stdout=subprocess.DEVNULL,
                 stderr=None if self._plan.talkative else subprocess.PIPE,
                 pass_fds=[theirs.fileno(), *(fd for fd, _ in memory)],
-                start_new_session=True,  # a Ctrl-C on the agent's terminal is not for it
+                process_group=0,  # a Ctrl-C on the agent's terminal is not for it; a session would be scheduled apart
             )
         run = _Run(process, ours, self._clock)
         self._run = run
