@@ -39,7 +39,7 @@ class SimFleet:
         )
         self.config.write_text(
             f'[fleet]\nname = "{self.folder.name}"\nstate_folder = "{self.folder}/s"\ndrain_s = 2\n'
-            f'restart_pause_s = 0.1\n[engine]\nserved_name = "simulated"\n{engine}\n'
+            f'restart_pause_s = 0.1\nhung_s = 10\n[engine]\nserved_name = "simulated"\n{engine}\n'
             f'[agent]\narena = "{self.folder}/arena"\narena_bytes = {16 * MIB}\n'
             f"[router]\nport = {self.router_port}\ndrain_s = 1\n"
             f"[watchdog]\nprobe_period_s = 0.5\ngood_probes = 1\nrestart_pause_s = 0.1\n{tables}\n{launch}"

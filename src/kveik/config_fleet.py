@@ -35,6 +35,14 @@ class FleetSettings:
         0.5, "First pause before a part that ended is started again; doubles.", unit="s", minimum=0.01, maximum=60.0
     )
     restart_pause_max_s: float = setting(30.0, "Longest such pause.", unit="s", minimum=0.01, maximum=WAIT_MAX_S)
+    hung_s: float = setting(
+        120.0,
+        "How long agent, router or watchdog may give no sign of life before they are ended and started again; 0: for "
+        "ever.",
+        unit="s",
+        minimum=0.0,
+        maximum=WAIT_MAX_S,
+    )
     log_bytes_max: int = setting(
         64 << 20, "Size at which a log file is set aside; one older file is kept.", unit="bytes", minimum=1 << 16
     )

@@ -55,6 +55,21 @@ def test_a_part_that_is_killed_comes_back_and_the_others_go_on(fleet: SimFleet, 
     wait_until(lambda: answers(fleet), "requests are served", 60)
 
 
+def test_each_part_of_ours_shows_that_its_loop_runs(fleet: SimFleet) -> None:
+    pulses = [fleet.launch.folder.pulse(name) for name in ("agent", "router", "watchdog")]
+    first = [pulse.stat().st_mtime_ns for pulse in pulses]
+    wait_until(lambda: all(p.stat().st_mtime_ns > at for p, at in zip(pulses, first, strict=True)), "all beat", 30)
+
+
+def test_a_watchdog_that_hangs_is_started_again(fleet: SimFleet) -> None:
+    before = fleet.pids()
+    os.kill(before["watchdog"], signal.SIGSTOP)
+    wait_until(lambda: fleet.pids()["watchdog"] not in (0, before["watchdog"]), "it is started again", 90)
+    told = [event.told for event in read_events(fleet.launch.folder.events) if event.part == "watchdog"]
+    assert any("it hangs: no sign of life" in one for one in told), told
+    fleet.wait_ready()
+
+
 def answers(fleet: SimFleet) -> bool:
     try:
         return bool(fleet.ask()["choices"])

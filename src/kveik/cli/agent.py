@@ -14,6 +14,7 @@ from kveik.agent.node import NodeAgent
 from kveik.cli.settings_flags import add_settings, given_settings, log_to_stderr
 from kveik.config import AgentSettings, load, load_stores
 from kveik.errors import ConfigError, KveikError
+from kveik.pulse import Pulse
 from kveik.records import Record
 from kveik.telemetry.logs import LogStates
 from kveik.telemetry.metrics import AgentMetrics, StateCollector
@@ -65,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
         _serve_metrics(settings, agent, registry)
         agent.start()
         logger.info("agent %s is ready at %s", agent.service.agent_id, agent.socket_path)
+        pulse = Pulse.asked_for()
         while not signals:
+            pulse.beat()
             time.sleep(SIGNAL_CHECK_S)
     except OSError as error:
         print(f"kveik agent: cannot serve metrics on port {settings.metrics_port}: {error.strerror}", file=sys.stderr)

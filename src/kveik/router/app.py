@@ -19,6 +19,7 @@ from kveik.fleet.membership import Membership
 from kveik.fleet.opening import open_registry
 from kveik.fleet.registry import Registry
 from kveik.fleet.static_list import StaticList
+from kveik.pulse import Pulse
 from kveik.records import Listener, ignore
 from kveik.router.api_keys import ApiKeys
 from kveik.router.care import EngineCare
@@ -163,7 +164,7 @@ class RouterApp:
             self._care.admit(engine)
 
     async def _tick(self) -> None:
-        count = 0
+        count, pulse = 0, Pulse.asked_for()
         while True:
             await asyncio.sleep(TICK_S)
             now_s = self._loop.time()
@@ -171,6 +172,7 @@ class RouterApp:
                 self.router.tick(now_s)
                 count += 1
                 if count % SLOW_TICKS == 0:
+                    pulse.beat()
                     self.router.slow_tick(now_s)
                     self._save_prefixes(now_s)
                     if self._exact is not None:

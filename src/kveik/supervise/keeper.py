@@ -4,9 +4,11 @@ import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.errors import EngineStartError
+from kveik.pulse import VARIABLE, PulseWatch
 from kveik.records import Listener, StateRecord, ignore
 from kveik.supervise.adopt import KeptRecord
 from kveik.supervise.backoff import History, Pauses, Step, next_step
@@ -52,6 +54,7 @@ class Keeper:
         self._around = around
         self._child: Child | None = None
         self._watch: ReadinessWatch | None = None
+        self._pulse: PulseWatch | None = None
         self._then = Happening.GONE_AGAIN
         self._why = ""
         self._since_s = around.clock.wall()
@@ -139,8 +142,8 @@ class Keeper:
             self._start()
         elif self.state is State.STARTING:
             self._look_at_start()
-        elif self.state is State.READY and self._child is not None and not self._child.running:
-            self._ended(why_ended(self._child.exit_code, self._child.log_text))
+        elif self.state is State.READY and self._child is not None:
+            self._look_at_work(self._child)
         elif self.state is State.STOPPING:
             self._look_at_end()
 
@@ -190,7 +193,8 @@ class Keeper:
         mode = f" in mode {variant.mode}" if variant.mode else ""
         try:
             self.part.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._child = Child.start(self.part, variant, os.environ, tethered=self._around.tethered)
+            inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
+            self._child = Child.start(self.part, variant, inherited, tethered=self._around.tethered)
         except (EngineStartError, OSError) as error:
             self._go(Happening.STARTED, f"without a process{mode}")
             self._ended(str(error))
@@ -215,6 +219,13 @@ class Keeper:
         elif waited_s > self.part.start_s:
             said = cause(self._child.log_text)
             self._ended(f"it was not ready within {self.part.start_s:g} s; its log says: {said or 'nothing'}")
+
+    def _look_at_work(self, child: Child) -> None:
+        silent_s = self._pulse.silent_s() if self._pulse is not None else 0.0
+        if not child.running:
+            self._ended(why_ended(child.exit_code, child.log_text))
+        elif silent_s > self.part.hung_s:
+            self._ended(f"it hangs: no sign of life for {silent_s:.0f} s")
 
     def _why_it_did_not_start(self, child: Child) -> tuple[bool, str]:
         if self.part.kind == "engine" and not self._life.ever_ready:
@@ -285,6 +296,8 @@ class Keeper:
         before, self.state = self.state, after(self.state, happening)
         self._why = redacted(why)  # it may be a line of a log, and is shown far from here
         if self.state is not before:
+            beats = self.state is State.READY and self.part.pulse and self.part.hung_s
+            self._pulse = PulseWatch(Path(self.part.pulse), self._around.clock) if beats else None
             self._since_s = self._around.clock.wall()
             self._around.listener(StateRecord(self.part.name, before.value, self.state.value, self._why))
 

@@ -33,6 +33,10 @@ class NodeFolder:
         """The log of one part."""
         return self.logs / f"{name}.log"
 
+    def pulse(self, name: str) -> Path:
+        """The sign of life of one part."""
+        return self.root / f"{name}.pulse"
+
     @property
     def events(self) -> Path:
         """Events, one JSON object a line."""

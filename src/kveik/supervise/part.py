@@ -40,7 +40,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     ``variants``: the wanted way to start it, then what is tried if that fails before it was ever ready.
     ``environment``: what is set beyond the supervisor's own; a variable with the value None is left out.
     ``facts``: what it reads from files, so that a change there counts as a change of the part.
-    ``start_s``: longest time from process to readiness. ``stop_grace_s``: from SIGTERM to SIGKILL.
+    ``start_s``: longest time from process to readiness. ``stop_grace_s``: from SIGTERM to SIGKILL. ``pulse``: file
+    that its loop touches (:mod:`kveik.pulse`), empty if it has none; it is ended after ``hung_s`` without a touch.
     """
 
     name: str
@@ -53,6 +54,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     start_s: float = 60.0
     stop_grace_s: float = 15.0
+    pulse: str = ""
+    hung_s: float = 0.0
 
     @property
     def digest(self) -> str:

@@ -15,6 +15,7 @@ from kveik.config_fleet import WatchdogSettings
 from kveik.errors import AgentError, ConfigError, FleetError, SuperviseError
 from kveik.fleet.client import FleetClient
 from kveik.fleet.report import EngineReport, EventReport, NodeReport, TierReport
+from kveik.pulse import Pulse
 from kveik.supervise.client import ControlClient
 from kveik.supervise.messages import ProcessView
 from kveik.telemetry.events import EventLog, last_events
@@ -94,12 +95,14 @@ class NodeWatchdog:
 
     def run(self, stop: threading.Event) -> None:
         """Watch until ``stop`` is set. Engines stay as they are then."""
+        pulse = Pulse.asked_for()
         for line in self._lines:
             line.start()
         try:
             while True:
                 try:
                     self.step()
+                    pulse.beat()
                 except Exception:  # supervision: engines that joined would never be watched
                     logger.exception("looking after the node failed; it goes on")
                 if stop.wait(STATUS_PERIOD_S):

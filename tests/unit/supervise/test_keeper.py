@@ -91,6 +91,17 @@ def test_a_part_that_died_is_started_again_with_a_reason(tmp_path: Path, keep: K
     assert changes.states_of("part") == ["starting", "ready", "stopping", "waiting", "starting", "ready"]
 
 
+def test_a_part_without_a_sign_of_life_is_ended_and_started_again(tmp_path: Path, keep: Keep) -> None:
+    part = a_part(tmp_path, pulse=str(tmp_path / "pulse"), hung_s=0.5)
+    keeper = until(keep(part), State.READY)
+    first = keeper.view.pid
+    until(keeper, State.STOPPING, State.WAITING)
+    assert "it hangs: no sign of life for" in keeper.view.why
+    until(keeper, State.READY)
+    assert keeper.view.pid != first
+    assert keeper.view.restarts == 1
+
+
 def test_what_a_dead_leader_left_is_ended_before_the_next_start(tmp_path: Path, keep: Keep) -> None:
     pids = tmp_path / "pids"
     keeper = until(keep(a_part(tmp_path, script(FAMILY, str(pids)))), State.READY)
