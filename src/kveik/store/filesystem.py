@@ -361,7 +361,8 @@ class FilesystemStore:
     def stats(self) -> StoreStats:
         """Sizes as last counted, and changed by this process since."""
         blocks, size = self._usage.read()
-        notes = (str(self._options.root), *filter(None, [self._sweeper.state, self._trouble]))
+        on = f"on {self._medium}" if self._medium.network else ""
+        notes = (str(self._options.root), *filter(None, [self._sweeper.state, self._trouble, on]))
         return StoreStats(blocks, size, self._options.limit_bytes, self._gate.read_only, notes)
 
     def sweep(self) -> SweepReport | None:
