@@ -30,6 +30,7 @@
     ├── WatchdogError          the watchdog cannot start
     │   └── RestartError       an engine could not be restarted: nobody can, or the order was not taken
     ├── RollError              a roll cannot begin, or a step of it failed
+    ├── LineUnreadableError    a command line to check cannot be read, or nobody can be asked about it
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
 A miss is not an error, and neither is a block that a store could not give: stores answer
@@ -151,6 +152,10 @@ class RestartError(WatchdogError):
 
 class RollError(KveikError):
     """A roll cannot begin, or a step of it failed; the message says why."""
+
+
+class LineUnreadableError(KveikError):
+    """A command line to check cannot be read, has no ``vllm serve`` in it, or vLLM's parser cannot be asked."""
 
 
 class VerifyError(KveikError):

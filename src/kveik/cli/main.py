@@ -31,6 +31,7 @@ COMMANDS = {
     "readmit": "kveik.cli.readmit",
     "roll": "kveik.cli.roll",
     "verify": "kveik.cli.verify",
+    "launch": "kveik.cli.launch",
     "demo": "kveik.cli.demo",
     "sim-engine": "kveik.cli.sim_engine",
 }

@@ -1,0 +1,1 @@
+"""From hardware, model and cache tier to commands that engines take, and to how many tokens fit; and lines checked."""
