@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,13 +38,13 @@ def package() -> Path:
 class Worker:
     """One worker. Its address and files stay the same from start to start; its memory does not."""
 
-    def __init__(self, folder: Path, etcd: Etcd) -> None:
+    def __init__(self, folder: Path, etcd: Etcd, flags: Mapping[str, str]) -> None:
         folder.mkdir()
         found = package()
         self._trial = YuanrongTrial(folder, free_port(), etcd.port, 0, LEAST_MEMORY_BYTES)
         defaults = json.loads((found / "worker_config.json").read_text(encoding="utf8"))
-        command = worker_command(found, worker_flags(defaults, self._trial))
-        environment = worker_environment(found, os.environ)
+        command = worker_command(found, {**worker_flags(defaults, self._trial), **flags})
+        environment = {**os.environ, **worker_environment(found, os.environ)}
         self._process = ServerProcess("datasystem worker", command, environment, folder / "worker.log")
 
     @property
@@ -90,9 +90,9 @@ class Cluster:
         self.etcd.start()
         self._workers: list[Worker] = []
 
-    def worker(self) -> Worker:
-        """One more worker, which runs."""
-        worker = Worker(self._folder / f"w{len(self._workers)}", self.etcd)
+    def worker(self, **flags: str) -> Worker:
+        """One more worker, which runs; with flags of its own."""
+        worker = Worker(self._folder / f"w{len(self._workers)}", self.etcd, flags)
         self._workers.append(worker)
         return worker.start()
 

@@ -6,7 +6,8 @@ Always: no foreign byte, nobody waits past the deadline, and it comes back by it
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,12 @@ from kveik.store.probing import TierProbes
 from kveik.store.redis import RedisStore
 from kveik.store.redis_link import connect
 from kveik.store.tiered import LowerTiers
+from kveik.store.yuanrong_client import YuanrongOptions, connected
+from kveik.store.yuanrong_tier import open_tier
 from tests.agents import wait_until
 from tests.blocks import Block, make_block
 from tests.redis_server import RedisServer, running_redis
+from tests.yuanrong import Worker, running_cluster
 
 DEADLINE_S = 1.0
 #: What an overloaded machine may add to any wait.
@@ -163,7 +167,64 @@ class Redis(Kind):
         self._context.__exit__(None, None, None)
 
 
-KINDS: dict[str, Callable[[Path], Kind]] = {"memory": Memory, "filesystem": Filesystem, "redis": Redis}
+class Yuanrong(Kind):
+    """A real worker, killed and stopped, behind the tier's own processes; one for all tests, names for each."""
+
+    survives = False
+    _cluster = ExitStack()
+    _worker: Worker | None = None
+
+    def __init__(self, folder: Path) -> None:
+        if Yuanrong._worker is None:
+            # Given up later than any test stops it: it would end by itself when it goes on.
+            patient = {"node_timeout_s": "60", "node_dead_timeout_s": "300"}
+            Yuanrong._worker = self._cluster.enter_context(running_cluster()).worker(**patient)
+        self._owner = Yuanrong._worker
+        prefix = f"t{hash(folder) & 0xFFFFFFFF:08x}"
+        self._options = replace(YuanrongOptions.from_settings(self._owner.stores.yuanrong), prefix=prefix)
+        self._texts = KeyTexts(prefix)
+        self._client = connected(replace(self._options, request_ms=10_000))
+
+    def open(self) -> BlockStore:
+        return open_tier(self._options, readers=2)
+
+    def overwrite(self, block: Block, value: bytes) -> None:
+        self.remove(block)
+        self._client.set_new(self._texts.of(block.key), memoryview(value or b"x"))  # it has no empty values
+
+    def remove(self, block: Block) -> None:
+        assert self._client.delete([self._texts.of(block.key)]) == []
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self._owner.kill()
+        yield
+        self._owner.start()
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        self._owner.pause()
+        yield
+        self._owner.resume()
+
+    @classmethod
+    def end(cls) -> None:
+        cls._worker = None
+        cls._cluster.close()
+
+
+KINDS: dict[str, Callable[[Path], Kind]] = {
+    "memory": Memory,
+    "filesystem": Filesystem,
+    "redis": Redis,
+    "yuanrong": Yuanrong,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _servers_of_all_tests_end() -> Iterator[None]:
+    yield
+    Yuanrong.end()
 
 
 class Node:

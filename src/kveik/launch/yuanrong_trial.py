@@ -1,18 +1,31 @@
-"""etcd and one datasystem worker on one machine: commands, settings, and how it is done on several nodes. Pure.
+"""etcd and one datasystem worker on one machine: commands, settings, and how it is done on several nodes.
 
 Flags and defaults are those of openyuanrong-datasystem 0.8.1, whose own ``dscli start`` reads the same file of
 defaults; it leaves the worker behind in the background, so it is not used here.
 """
 
+import json
+import shutil
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kveik.config import YuanrongSettings
+from kveik.errors import ConfigError
+from kveik.launch.store_processes import StoreProcess
+
+#: The worker's port unless told otherwise, as its own default; etcd takes the next two.
+WORKER_PORT = 31501
 _MIB = 1 << 20
+_HEALTH_S = 2.0
 #: The worker's share of the memory that is free, and its least: it needs room for several large blocks.
 _MEMORY_SHARE, LEAST_MEMORY_BYTES = 0.25, 256 * _MIB
 #: A path of a Unix socket is cut at 108 characters; the worker adds a name of its own to its folder.
 _SOCKET_FOLDER_CHARS = 80
+
+#: Folders of the worker, without its logs.
+_NO_LOGS = ("probe", "rocksdb", "uds")
 
 #: Other values than the worker's own, and why.
 SETTINGS: Mapping[str, str] = {
@@ -63,6 +76,44 @@ class YuanrongTrial:
         """Where the worker's Unix sockets lie."""
         return self.folder / "datasystem" / "uds"
 
+    @property
+    def settings(self) -> YuanrongSettings:
+        """How an agent uses it."""
+        return YuanrongSettings(worker=self.worker)
+
+    def processes(self, package: Path, etcd: str, environ: Mapping[str, str]) -> list[StoreProcess]:
+        """What is started, in this order. ``package`` is the folder of the client's package, which has the worker."""
+        if problem := why_not(self):
+            raise ConfigError(problem)
+        defaults = json.loads((package / "worker_config.json").read_text(encoding="utf8"))
+        command = worker_command(package, worker_flags(defaults, self))
+        return [
+            StoreProcess("etcd", etcd_command(etcd, self), lambda: is_healthy(self.etcd)),
+            StoreProcess("datasystem-worker", command, self.ready_file.exists, worker_environment(package, environ)),
+        ]
+
+    def clear(self) -> None:
+        """Remove what an earlier trial left in the folder, but its logs: an old etcd would look for old workers."""
+        for leftover in (self.folder / "etcd", *(self.folder / "datasystem" / name for name in _NO_LOGS)):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def etcd_program() -> str:
+    """etcd. Raises :class:`ConfigError` that says how to get it."""
+    found = shutil.which("etcd")
+    if found is None:
+        raise ConfigError("etcd is not installed here, and workers find each other by it: apt-get install etcd-server")
+    return found
+
+
+def is_healthy(etcd: str) -> bool:
+    """Whether the etcd at this address says that it is."""
+    try:
+        with urllib.request.urlopen(f"http://{etcd}/health", timeout=_HEALTH_S) as answer:
+            return b'"true"' in answer.read()
+    except OSError:
+        return False
+
 
 def fitting_memory(available_bytes: int) -> int:
     """How much memory the worker gets unless told otherwise, in whole MiB."""
@@ -74,7 +125,7 @@ def why_not(trial: YuanrongTrial) -> str:
     if len(str(trial.socket_folder)) > _SOCKET_FOLDER_CHARS:
         return (
             f"the folder {trial.folder} has a long name: sockets in {trial.socket_folder} need at most "
-            f"{_SOCKET_FOLDER_CHARS} characters; choose a shorter one with --folder"
+            f"{_SOCKET_FOLDER_CHARS} characters; choose a shorter one with --logs"
         )
     if trial.memory_bytes < LEAST_MEMORY_BYTES:
         return f"--memory is {trial.memory_bytes} bytes, expected at least {LEAST_MEMORY_BYTES}"
@@ -119,9 +170,9 @@ def worker_command(package: Path, flags: Mapping[str, str]) -> list[str]:
 
 
 def worker_environment(package: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Its environment: it brings its own libraries."""
+    """What its environment needs beside ours: it brings its own libraries."""
     found = environ.get("LD_LIBRARY_PATH", "")
-    return {**environ, "LD_LIBRARY_PATH": f"{package / 'lib'}{':' if found else ''}{found}"}
+    return {"LD_LIBRARY_PATH": f"{package / 'lib'}{':' if found else ''}{found}"}
 
 
 def section(trial: YuanrongTrial) -> str:

@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -36,6 +37,8 @@ from kveik.store.apart_wire import (
 from kveik.store.base import BlockResult, Capabilities, Status, StoreStats, failed
 from kveik.store.tier_threads import TierThreads
 
+#: After a process could not be started no other is for so long.
+START_PAUSE_S = 1.0
 _END_S = 2.0
 
 
@@ -62,7 +65,7 @@ class SharedMemory:
 
 
 class ApartStore:
-    """The store of the recipe, in up to ``processes`` processes, each with one call at a time.
+    """The store of the recipe, in ``processes`` processes, each with one call at a time.
 
     Raises :class:`~kveik.errors.StoreError`, with its words, when the first process cannot open the store.
     Buffers within ``memory`` are filled and read by the processes; others are sent to and fro.
@@ -89,14 +92,19 @@ class ApartStore:
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._starting = 0
+        self._trouble, self._start_at_s = "", 0.0
         self._closed = False
+        self._clock = clock
         # The kernel ends a process with the thread that started it: this one lives until we are closed.
         self._starter = TierThreads(f"{name}-start", 1, clock)
+        first = self._starter.submit(partial(_Process, recipe, memory))
         try:
-            self._idle.append(self._started())
+            self._idle.append(first.result())
         except StoreError:
             self._starter.close()
             raise
+        with self._condition:
+            self._start_missing()
 
     def __repr__(self) -> str:
         return f"ApartStore({self._name!r}, {len(self._idle)} idle and {len(self._busy)} busy processes)"
@@ -194,41 +202,52 @@ class ApartStore:
         return decode_answer(answer)
 
     def _taken(self, deadline: Deadline) -> "_Process | BlockResult":
-        """A process that does nothing, started if need be; or why there is none."""
+        """A process that does nothing, or why there is none by then."""
         with self._condition:
-            self._condition.wait_for(self._may_take, deadline.remaining_s)
+            self._forget_dead()
+            self._start_missing()
+            self._condition.wait_for(
+                lambda: self._closed or self._idle or not (self._busy or self._starting), deadline.remaining_s
+            )
             if self._closed:
                 return failed("closed")
-            while self._idle:
+            if self._idle:
                 process = self._idle.pop()
-                if process.alive:
-                    self._busy.add(process)
-                    return process
-                process.end()
-            if not self._may_take():
-                return failed("timeout", f"all {self._limit} processes of the tier are busy")
+                self._busy.add(process)
+                return process
+            if self._busy or self._starting:
+                return failed("timeout", "none of the tier's processes was free")
+            return failed("unavailable", self._trouble)
+
+    def _forget_dead(self) -> None:
+        """Drop idle processes that somebody else ended. Called with the lock held."""
+        dead = [process for process in self._idle if not process.alive]
+        for process in dead:
+            self._idle.remove(process)
+            process.end()
+
+    def _start_missing(self) -> None:
+        """Have missing processes started in the background, unless one just failed to. Called with the lock held."""
+        if self._closed or self._clock.monotonic() < self._start_at_s:
+            return
+        for _ in range(self._limit - len(self._idle) - len(self._busy) - self._starting):
             self._starting += 1
-        try:
-            process = self._started()
-        except StoreError as error:
-            return failed("unavailable", str(error))
-        finally:
-            with self._condition:
-                self._starting -= 1
-                self._condition.notify()
+            self._starter.submit(partial(_Process, self._recipe, self._memory)).add_done_callback(self._arrived)
+
+    def _arrived(self, job: "Future[_Process]") -> None:
+        """A process has started, or not. Runs on the thread that started it."""
+        process = None if job.cancelled() or job.exception() is not None else job.result()
         with self._condition:
-            self._busy.add(process)
-        return process
-
-    def _may_take(self) -> bool:
-        return self._closed or bool(self._idle) or len(self._busy) + self._starting < self._limit
-
-    def _started(self) -> "_Process":
-        job = self._starter.submit(lambda: _Process(self._recipe, self._memory))
-        try:
-            return job.result()
-        except CancelledError as error:
-            raise StoreError(f"the {self._name} tier is closed") from error
+            self._starting -= 1
+            closed = self._closed
+            if process is not None and not closed:
+                self._idle.append(process)
+            elif not closed:
+                self._trouble = str(job.exception())
+                self._start_at_s = self._clock.monotonic() + START_PAUSE_S
+            self._condition.notify_all()
+        if process is not None and closed:
+            process.leave()
 
     def _give_back(self, process: "_Process") -> None:
         with self._condition:
@@ -236,7 +255,7 @@ class ApartStore:
             closed = self._closed
             if not closed:
                 self._idle.append(process)
-                self._condition.notify()
+                self._condition.notify_all()
         if closed:
             process.leave()
 
@@ -245,7 +264,8 @@ class ApartStore:
         with self._condition:
             self._busy.discard(process)
             closed = self._closed
-            self._condition.notify()
+            self._start_missing()
+            self._condition.notify_all()
         if closed:
             return failed("closed")
         self._listener(StateRecord(f"{self._name}.process", "running", "ended", why))
@@ -261,7 +281,7 @@ class _Process:
             ours.setsockopt(socket.SOL_SOCKET, direction, struct.pack("@ll", math.ceil(recipe.patience_s), 0))
         descriptor = memory.open_file() if memory is not None else -1
         passed = [theirs.fileno(), descriptor]
-        command = [sys.executable, "-m", "kveik.store.apart_process", *map(str, passed), str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "kveik.store.apart_process", *map(str, passed), str(os.getpid())]
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -269,7 +289,7 @@ class _Process:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[number for number in passed if number >= 0],
-                    start_new_session=True,
+                    process_group=0,  # no Ctrl-C of its terminal; in a session of its own it would be scheduled apart
                 )
         except OSError as error:
             ours.close()

@@ -2,7 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import islice
 
 from kveik.clock import Deadline
 from kveik.kv.keys import BlockKey
@@ -11,6 +12,10 @@ from kveik.store.wrapper import StoreWrapper
 
 #: About 60 MB of memory at most; older blocks are no longer counted.
 BLOCKS_MAX = 1 << 18
+#: So many are looked up after an outage, for so long at most.
+SAMPLE_BLOCKS, LOOK_S = 64, 1.0
+#: Reasons that say that the store did not answer.
+_AWAY = frozenset({"timeout", "io_error", "unavailable"})
 
 
 class StoredHere:
@@ -40,17 +45,29 @@ class StoredHere:
         """The block is not there, whoever stored it."""
         self.bytes -= self._sizes.pop(key, 0)
 
+    def clear(self) -> None:
+        """Nothing of it is there any more."""
+        self._sizes.clear()
+        self.bytes = 0
+
+    def sample(self, count: int, without: Collection[BlockKey]) -> list[BlockKey]:
+        """About so many of the blocks, from all of the time that they were stored in, but none of ``without``."""
+        step = max(1, len(self._sizes) // count)
+        return [key for key in islice(self._sizes, 0, None, step) if key not in without]
+
 
 class CountingStore(StoreWrapper):
     """``inner`` with sizes: those of the blocks that were stored through here and not seen gone since.
 
-    A block that the store evicted counts until somebody asks for it.
+    A block that the store evicted counts until somebody asks for it. When the store answers again after it
+    did not, a few are looked up: if none of them is there, it was emptied, and nothing counts any more.
     """
 
     def __init__(self, inner: BlockStore, *, limit: int = BLOCKS_MAX) -> None:
         super().__init__(inner)
         self._lock = threading.Lock()
         self._stored = StoredHere(limit)
+        self._in_doubt = False
 
     def __repr__(self) -> str:
         return f"CountingStore({self._inner!r}, {self._stored!r})"
@@ -79,6 +96,11 @@ class CountingStore(StoreWrapper):
         return StoreStats(blocks, size, inner.capacity_bytes, inner.read_only, inner.notes, inner.state)
 
     def _note(self, keys: Sequence[BlockKey], results: list[BlockResult]) -> list[BlockResult]:
+        if any(result.reason in _AWAY for result in results):
+            self._in_doubt = True
+        elif results and self._in_doubt:
+            self._in_doubt = False
+            self._look_again(keys)
         with self._lock:
             for key, result in zip(keys, results, strict=True):
                 if result.status is Status.STORED:
@@ -86,3 +108,14 @@ class CountingStore(StoreWrapper):
                 elif result.status in (Status.MISS, Status.DELETED, Status.CORRUPT):
                     self._stored.remove(key)
         return results
+
+    def _look_again(self, just_answered: Sequence[BlockKey]) -> None:
+        with self._lock:
+            sample = self._stored.sample(SAMPLE_BLOCKS, set(just_answered))
+        present = self._inner.lookup(sample, Deadline.after(LOOK_S)) if sample else []
+        with self._lock:
+            if sample and not any(present):
+                self._stored.clear()
+            for key, there in zip(sample, present, strict=True):
+                if not there:
+                    self._stored.remove(key)

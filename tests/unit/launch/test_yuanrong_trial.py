@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from kveik.engine.process import free_port
+from kveik.errors import ConfigError
 from kveik.launch.yuanrong_trial import (
     LEAST_MEMORY_BYTES,
     YuanrongTrial,
     etcd_command,
+    etcd_program,
     fitting_memory,
+    is_healthy,
     on_several_nodes,
     section,
     why_not,
@@ -65,7 +69,7 @@ def test_commands_run_in_the_foreground_with_the_package_s_own_libraries() -> No
     assert worker_command(package, {"a": "1"}) == ["/venv/yr/datasystem/datasystem_worker", "--a=1"]
     assert worker_environment(package, {})["LD_LIBRARY_PATH"] == "/venv/yr/datasystem/lib"
     found = worker_environment(package, {"LD_LIBRARY_PATH": "/opt/lib", "HOME": "/root"})
-    assert found == {"LD_LIBRARY_PATH": "/venv/yr/datasystem/lib:/opt/lib", "HOME": "/root"}
+    assert found == {"LD_LIBRARY_PATH": "/venv/yr/datasystem/lib:/opt/lib"}
 
 
 def test_etcd_listens_on_loopback_and_nowhere_else() -> None:
@@ -96,3 +100,37 @@ def test_what_is_printed_can_be_pasted_and_says_how_several_nodes_do_it() -> Non
     assert "--node_timeout_s 5" in text
     assert "--node_dead_timeout_s 10" in text
     assert "--shared_memory_size_mb 512" in text
+
+
+def test_etcd_starts_before_the_worker_that_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "worker_config.json").write_text('{"worker_address": {"value": ""}}', encoding="utf8")
+    etcd, worker = TRIAL.processes(tmp_path, "/usr/bin/etcd", {})
+    assert (etcd.command[0], worker.command[0]) == ("/usr/bin/etcd", str(tmp_path / "datasystem_worker"))
+    assert worker.environment == {"LD_LIBRARY_PATH": str(tmp_path / "lib")}
+    assert not worker.ready()
+    with pytest.raises(ConfigError, match="at least"):
+        replace(TRIAL, memory_bytes=MIB).processes(tmp_path, "/usr/bin/etcd", {})
+
+
+def test_what_an_earlier_trial_left_goes_and_its_logs_stay(tmp_path: Path) -> None:
+    trial = replace(TRIAL, folder=tmp_path)
+    for name in ("etcd", "datasystem/rocksdb", "datasystem/uds", "datasystem/logs", "datasystem/probe"):
+        (tmp_path / name).mkdir(parents=True)
+    trial.ready_file.touch()
+    trial.clear()
+    trial.clear()
+    assert sorted(file.name for file in tmp_path.rglob("*")) == ["datasystem", "logs"]
+
+
+def test_where_nobody_listens_etcd_is_not_healthy() -> None:
+    assert not is_healthy(f"127.0.0.1:{free_port()}")
+
+
+def test_a_missing_etcd_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="apt-get install etcd-server"):
+        etcd_program()
+
+
+def test_an_agent_is_pointed_to_the_worker() -> None:
+    assert TRIAL.settings.worker == TRIAL.worker == "127.0.0.1:31501"

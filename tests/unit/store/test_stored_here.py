@@ -4,6 +4,7 @@ import pytest
 
 from kveik.clock import Deadline
 from kveik.store.base import StoreStats
+from kveik.store.faulty import Faults, FaultyStore
 from kveik.store.memory import MemoryStore
 from kveik.store.stored_here import CountingStore, StoredHere
 from tests.agents import some_keys
@@ -68,6 +69,37 @@ def test_a_corrupt_block_no_longer_counts(store: CountingStore) -> None:
     assert sizes(store) == (0, 0)
 
 
+def outage(inner: FaultyStore, store: CountingStore) -> None:
+    inner.faults = Faults(fail="unavailable")
+    put(store, make_block(99))
+    inner.faults = Faults()
+
+
+def test_a_store_that_is_empty_after_an_outage_has_no_blocks_any_more() -> None:
+    memory = SilentStore()
+    inner = FaultyStore(memory)
+    store = CountingStore(inner)
+    blocks = [make_block(number) for number in range(200)]
+    put(store, *blocks)
+    memory.delete([block.key for block in blocks])
+    outage(inner, store)
+    assert sizes(store)[0] == 200
+    put(store, make_block(1000))
+    assert sizes(store) == (1, len(make_block(1000).frame))
+
+
+def test_after_an_outage_of_a_store_that_kept_its_blocks_they_still_count() -> None:
+    memory = SilentStore()
+    inner = FaultyStore(memory)
+    store = CountingStore(inner)
+    blocks = [make_block(number) for number in range(10)]
+    put(store, *blocks)
+    memory.delete([blocks[3].key])
+    outage(inner, store)
+    store.get([blocks[0].key], [blocks[0].buffer()], soon())
+    assert sizes(store)[0] == 9
+
+
 def test_other_facts_are_those_of_the_store(store: CountingStore) -> None:
     stats = store.stats()
     assert (stats.capacity_bytes, stats.notes, store.name) == (7, ("a note",), "memory")
@@ -84,4 +116,5 @@ def test_no_more_blocks_are_remembered_than_agreed() -> None:
     assert (len(stored), stored.bytes) == (3, 30)
     stored.remove(keys[4])
     assert (len(stored), stored.bytes) == (2, 20)
+    assert stored.sample(10, {keys[3]}) == [keys[2]]
     assert repr(stored) == "StoredHere(2 blocks, 20 bytes)"

@@ -43,12 +43,12 @@ def test_where_no_worker_answers_the_address_and_the_library_s_words_are_told(en
     port = free_port()
     with pytest.raises(StoreError, match=rf"no datasystem worker answers at 127\.0\.0\.1:{port}: .+"):
         connected(YuanrongOptions(host="127.0.0.1", port=port, connect_ms=500, request_ms=500))
-    assert os.environ["DATASYSTEM_MIN_LOG_LEVEL"] == "1"
+    assert os.environ["DATASYSTEM_MIN_LOG_LEVEL"] == "2"
 
 
 def test_what_the_user_set_for_the_library_stays(environment: None) -> None:
     package()
-    os.environ["DATASYSTEM_MIN_LOG_LEVEL"] = "2"
+    os.environ["DATASYSTEM_MIN_LOG_LEVEL"] = "1"
     with pytest.raises(StoreError):
         connected(YuanrongOptions(host="127.0.0.1", port=free_port(), connect_ms=500, request_ms=500))
-    assert os.environ["DATASYSTEM_MIN_LOG_LEVEL"] == "2"
+    assert os.environ["DATASYSTEM_MIN_LOG_LEVEL"] == "1"
