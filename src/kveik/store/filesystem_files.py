@@ -26,6 +26,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
+NO_ROOM = FULL - {errno.EROFS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +273,16 @@ def forget_pages(directory: int, name: str) -> None:
             os.close(descriptor)
 
 
+@contextlib.contextmanager
+def unless_full() -> Iterator[None]:
+    """Do without a small file for which there is no room: sweeping, which makes room, must not end for want of it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
 def touch(directory: int, name: str) -> None:
     """Set the times of a file to now; a file that is gone or not ours to touch is left alone."""
     with contextlib.suppress(OSError):
@@ -300,7 +311,7 @@ def _try_links(tree: FileTree, directory: int) -> bool:
     try:
         name = tree.write_temporary(directory, "check", [b"kveik"])
     except OSError as error:
-        if error.errno in FULL - {errno.EROFS}:
+        if error.errno in NO_ROOM:
             return True
         raise
     second = temporary_name("check", tree.writer, tree.next_number())

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from kveik.clock import Clock
-from kveik.store.filesystem_files import FileTree, process_alive, read_into
+from kveik.store.filesystem_files import FileTree, process_alive, read_into, unless_full
 from kveik.store.filesystem_layout import LEASE_NAME, temporary_name
 from kveik.store.filesystem_space import NO_COUNT, Count
 
@@ -103,21 +103,25 @@ class SweeperLease:
     def announce(self, count: Count, writers: Sequence[str], took_s: float) -> None:
         """Tell a new count at once, if the lease is ours still. Raises ``OSError``."""
         self._own = replace(self._own, writers=tuple(writers), took_s=round(took_s, 3))
-        with self._tree.directory(create=True) as directory:
+        with unless_full(), self._tree.directory(create=True) as directory:
             if self._step(self._read(directory)) in (Step.BEAT, Step.REST):
                 self._beat(directory, count)
 
     def keep(self, count: Count) -> bool:
-        """Get or keep the lease if that is possible now; whether it is ours. Raises ``OSError``."""
+        """Get or keep the lease if that is possible now; whether it is ours. Raises ``OSError``.
+
+        Where no room is left even for the lease file, it counts as ours unless another one holds it.
+        """
         with self._tree.directory(create=True) as directory:
             raw = self._read(directory)
             step = self._step(raw)
             if step is Step.TAKE and not self._remove(directory, raw):
                 return False
-            if step in (Step.TAKE, Step.CREATE):
-                return self._create(directory, count)
-            if step is Step.BEAT:
-                self._beat(directory, count)
+            with unless_full():
+                if step in (Step.TAKE, Step.CREATE):
+                    return self._create(directory, count)
+                if step is Step.BEAT:
+                    self._beat(directory, count)
             return step is not Step.WAIT
 
     def keep_if_due(self, count: Count) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kveik.clock import Clock
 from kveik.records import EvictionRecord, Listener
-from kveik.store.filesystem_files import FileTree, read_into
+from kveik.store.filesystem_files import FileTree, read_into, unless_full
 from kveik.store.filesystem_layout import WANTED_NAME, writer_name
 from kveik.store.filesystem_lease import LeaseNote, SweeperLease
 from kveik.store.filesystem_options import FilesystemOptions
@@ -209,7 +209,7 @@ class FolderSweeper:
         with self._condition:
             told = f"{self._wanted} full" if self._disk_full else str(self._wanted)
             self._pressed, self._wanted, self._disk_full = False, 0, False
-        with self._tree.directory(create=True) as directory:
+        with unless_full(), self._tree.directory(create=True) as directory:
             self._tree.replace(directory, "wanted", WANTED_NAME, told.encode("ascii"))
 
     def _due(self) -> bool:

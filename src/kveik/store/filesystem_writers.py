@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kveik.clock import Clock
-from kveik.store.filesystem_files import FileTree, process_alive, read_into
+from kveik.store.filesystem_files import FileTree, process_alive, read_into, unless_full
 from kveik.store.filesystem_layout import WRITERS_DIRECTORY, is_writer_name
 
 _MAX_BYTES = 1024
@@ -58,9 +58,9 @@ class WriterFiles:
             return
         self._beat += 1
         note = {"host": self._tree.writer.host, "pid": self._tree.writer.pid, "beat": self._beat}
-        with self._tree.directory(WRITERS_DIRECTORY, create=True) as directory:
+        with unless_full(), self._tree.directory(WRITERS_DIRECTORY, create=True) as directory:
             self._tree.replace(directory, "writer", self._name, json.dumps(note).encode("ascii"))
-        self._beaten_at_s = now_s
+            self._beaten_at_s = now_s
 
     def living(self) -> list[str]:
         """The names of all that write, this one among them. Files of the others that are gone are removed.
@@ -68,10 +68,10 @@ class WriterFiles:
         Raises ``OSError``.
         """
         now_s = self._clock.monotonic()
-        with self._tree.directory(WRITERS_DIRECTORY, create=True) as directory:
+        living = {self._name}
+        with contextlib.suppress(FileNotFoundError), self._tree.directory(WRITERS_DIRECTORY) as directory:
             found = dict(_notes(directory))
             self._seen = _looked_at(self._seen, found, now_s)
-            living = {self._name}
             for name, seen in self._seen.items():
                 host = self._tree.writer.host
                 if still_there(seen, now_s=now_s, stale_s=self._stale_s, host=host, alive=self._alive):

@@ -16,6 +16,7 @@ from kveik.records import Record, StateRecord
 from kveik.store.base import Status
 from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_options import FilesystemOptions
+from tests.agents import wait_until
 from tests.blocks import make_block
 
 MIB = 1 << 20
@@ -93,6 +94,18 @@ def test_it_recovers_by_itself_when_a_round_made_room(small_disk: Path) -> None:
     assert result.status is Status.STORED
     assert not full.store.stats().read_only
     assert [record.after for record in full.records if isinstance(record, StateRecord)] == ["read-only", "writable"]
+
+
+def test_a_round_makes_room_where_not_even_a_lease_file_has_any(small_disk: Path) -> None:
+    full = SmallDisk(small_disk)
+    with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(bytes(4096))
+    options = FilesystemOptions(root=small_disk / "cache", limit_bytes=MOUNT_BYTES // 2, shared_turn_s=0.1)
+
+    store = FilesystemStore(options)
+    wait_until(lambda: len(files(small_disk, ".kvb")) < len(full.stored), "a round has evicted", 30)
+    store.close()
 
 
 def test_a_disk_that_stays_full_is_tried_ever_more_rarely(small_disk: Path) -> None:
