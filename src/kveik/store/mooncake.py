@@ -187,7 +187,7 @@ class MooncakeStore:
     def _stored(self, keys: Sequence[BlockKey], index: int, spot: Spot, _: int) -> BlockResult:
         size = len(spot.view)
         with self._lock:
-            self._seen.saw(keys[index], size, self._clock.monotonic())
+            self._seen.stored(keys[index], size)
         return BlockResult(Status.STORED, size)
 
     def delete(self, keys: Sequence[BlockKey]) -> list[BlockResult]:

@@ -1,10 +1,10 @@
 """Which keys this node knows to be in Mooncake, so that it need not ask again. Pure.
 
-To ask whether a key exists makes the store keep it for :data:`LEASE_S`; a node that asks for
-all keys of its prompts again and again keeps the store from making room, and puts fail. An
-answer is therefore believed for half of the lease, during which the store promises the block
-anyway. That a key is absent is not remembered: asking for it costs the store nothing, and another
-node may store it at any moment.
+To ask whether a key exists, or to read it, makes the store keep it for :data:`LEASE_S`. Between
+lookup and load that is what one wants; to ask again within that time tells nothing new and makes
+the store keep it longer, so that a small one finds no room. An answer is therefore believed for
+half of the lease. What was only put is not leased, and that a key is absent is not remembered:
+another node may store it at any moment.
 """
 
 from collections import OrderedDict
@@ -37,8 +37,12 @@ class SeenKeys:
         """Bytes of the keys whose size is known."""
         return self._bytes
 
+    def stored(self, key: BlockKey, size: int) -> None:
+        """It was put there; whether it stays is not known."""
+        self.saw(key, size, float("-inf"))
+
     def saw(self, key: BlockKey, size: int, now_s: float) -> None:
-        """It is there, with ``size`` bytes, or 0 where that was not told."""
+        """It was asked for or read, and is there, with ``size`` bytes, or 0 where that was not told."""
         known, _ = self._keys.pop(key, (0, 0.0))
         self._keys[key] = (size or known, now_s)
         self._bytes += (size or known) - known

@@ -22,6 +22,13 @@ def test_a_key_is_believed_to_be_there_for_less_than_the_store_keeps_it_anyway(s
     assert BELIEVED_S < LEASE_S
 
 
+def test_a_key_that_was_only_put_is_counted_and_asked_for_nevertheless(seen: SeenKeys) -> None:
+    seen.stored(KEYS[0], 10)
+
+    assert not seen.believed(KEYS[0], 1.0)
+    assert (len(seen), seen.bytes) == (1, 10)
+
+
 def test_of_a_key_that_nobody_spoke_of_or_that_is_gone_nothing_is_believed(seen: SeenKeys) -> None:
     assert not seen.believed(KEYS[0], 1.0)
     seen.saw(KEYS[0], 10, now_s=1.0)
