@@ -31,6 +31,7 @@
     │   └── RestartError       an engine could not be restarted: nobody can, or the order was not taken
     ├── RollError              a roll cannot begin, or a step of it failed
     ├── LineUnreadableError    a command line to check cannot be read, or nobody can be asked about it
+    ├── DoctorError            a check of the doctor could not be carried out (what it finds is a result, no error)
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
 A miss is not an error, and neither is a block that a store could not give: stores answer
@@ -156,6 +157,10 @@ class RollError(KveikError):
 
 class LineUnreadableError(KveikError):
     """A command line to check cannot be read, has no ``vllm serve`` in it, or vLLM's parser cannot be asked."""
+
+
+class DoctorError(KveikError):
+    """A check of the doctor could not be carried out; the message says why."""
 
 
 class VerifyError(KveikError):

@@ -66,6 +66,12 @@ def test_the_wheel_holds_the_files_of_the_dashboard(wheel: zipfile.ZipFile) -> N
     assert files <= set(wheel.namelist())
 
 
+def test_the_wheel_holds_what_the_doctor_knows(wheel: zipfile.ZipFile) -> None:
+    files = {f"kveik/doctor/data/{file.name}" for file in (ROOT / "src" / "kveik" / "doctor" / "data").iterdir()}
+    assert len(files) >= 2
+    assert files <= set(wheel.namelist())
+
+
 @pytest.mark.parametrize("group", ["console_scripts", "vllm.general_plugins"])
 def test_entry_points_lead_to_functions_that_exist(wheel: zipfile.ZipFile, group: str) -> None:
     entry_points = ConfigParser(delimiters=("=",))

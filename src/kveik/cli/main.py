@@ -26,6 +26,7 @@ COMMANDS = {
     "cache": "kveik.cli.cache",
     "fsck": "kveik.cli.fsck",
     "events": "kveik.cli.events",
+    "doctor": "kveik.cli.doctor",
     "explain": "kveik.cli.explain",
     "drain": "kveik.cli.drain",
     "readmit": "kveik.cli.readmit",

@@ -1,0 +1,63 @@
+"""``kveik doctor``."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kveik.cli.main import main
+
+WRONG = "vllm-ascend 0.30.0rc2\nvllm 0.32.0\n"
+WELL = "kveik 0.1.0\nvllm 0.32.0\n"
+
+
+@pytest.fixture
+def pasted(tmp_path: Path) -> Path:
+    return tmp_path / "list.txt"
+
+
+def test_versions_that_do_not_fit_give_one_and_a_remedy(pasted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pasted.write_text(WRONG)
+    assert main(["doctor", "versions", "--from", str(pasted)]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("versions: wrong\n")
+    assert "do: take vLLM 0.30.0" in shown
+
+
+def test_versions_that_fit_give_zero(pasted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pasted.write_text(WELL)
+    assert main(["doctor", "versions", "--from", str(pasted)]) == 0
+    assert "well: Kveik 0.1.0 with vLLM 0.32.0" in capsys.readouterr().out
+
+
+def test_a_list_may_come_from_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(WRONG))
+    assert main(["doctor", "versions", "--from", "-", "--json"]) == 1
+    (answer,) = json.loads(capsys.readouterr().out)
+    assert (answer["check"], answer["outcome"]) == ("versions", "wrong")
+
+
+def test_the_checks_are_listed_with_their_questions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--list"]) == 0
+    assert "versions" in capsys.readouterr().out
+
+
+def test_what_cannot_be_asked_is_said(pasted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "weather"]) == 2
+    assert "there is no check 'weather'" in capsys.readouterr().err
+    assert main(["doctor", "versions", "--from", str(pasted)]) == 3
+    assert main(["doctor", "versions", "--python", "/nonexistent"]) == 3
+    assert "not done: versions: cannot ask /nonexistent" in capsys.readouterr().out
+
+
+def test_without_the_package_that_compares_versions_it_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['packaging'] = None; sys.modules['packaging.version'] = None\n"
+        "from kveik.cli.main import main; sys.exit(main(['doctor', 'versions']))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 3
+    assert "pip install 'kveik[doctor]'" in ended.stderr
