@@ -1,6 +1,7 @@
 """``kveik store``: run a distributed store on this machine, to try it."""
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -15,6 +16,7 @@ HELP = "run a distributed store on this machine, to try it as a tier of the agen
 EPILOG = """\
   kveik store mooncake up --memory 4GiB     a Mooncake master, and a process that lends 4 GiB
   kveik store mooncake up --metadata        with its HTTP metadata service, too
+  kveik store yuanrong up                   etcd, and a datasystem worker with a quarter of the free memory
 
 It listens on loopback only, proves itself by a block that is put and read back, prints the section to paste into
 kveik.toml and how it is done for real, and runs until Ctrl-C, which ends all of it. What it stored is gone then.
@@ -25,7 +27,7 @@ exit codes:
   3  it could not start, or a process of it ended: the message says why
 """
 
-#: Memory that a trial lends unless told otherwise.
+#: Memory that Mooncake is lent unless told otherwise.
 _MEMORY = "2GiB"
 _UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _LEAST_BYTES = 64 << 20
@@ -37,14 +39,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("store", choices=sorted(TRIALS), help="which one")
     parser.add_argument("action", choices=["up"], help="start it, and run until Ctrl-C")
-    parser.add_argument("--memory", type=_size, default=_MEMORY, metavar="SIZE", help=f"memory to lend ({_MEMORY})")
+    parser.add_argument(
+        "--memory", type=_size, metavar="SIZE", help=f"memory to lend ({_MEMORY}; yuanrong: a quarter of what is free)"
+    )
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="where logs go (a new folder in the temporary one)")
     parser.add_argument("--patience-s", type=float, default=60.0, metavar="S", help="longest wait for its proof (60)")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="PORT", help="of master or worker; the next 3 or 2 are taken, too"
+    )
     mooncake = parser.add_argument_group("mooncake")
     mooncake.add_argument("--metadata", action="store_true", help="start the master's HTTP metadata service, too")
-    mooncake.add_argument(
-        "--port", type=int, default=0, metavar="PORT", help="of the master; the next 3 are taken, too"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,7 +78,7 @@ def _mooncake(args: argparse.Namespace, folder: Path, stopped: Callable[[], bool
     from kveik.store.mooncake_link import MooncakeLink
 
     first = args.port or MASTER_PORT
-    trial = MooncakeTrial(args.memory, args.metadata, first, first + 1, first + 2, first + 3)
+    trial = MooncakeTrial(args.memory or _size(_MEMORY), args.metadata, first, first + 1, first + 2, first + 3)
     processes = trial.processes()
     with StoreProcesses(folder, _say) as running:
         for process in processes:
@@ -88,6 +92,42 @@ def _mooncake(args: argparse.Namespace, folder: Path, stopped: Callable[[], bool
         _say("For real:\n" + "\n".join(f"  {line}" for line in for_real()) + "\n")
         _say("Running; Ctrl-C ends it.")
         return _until_stopped(running.watch(stopped))
+
+
+def _yuanrong(args: argparse.Namespace, folder: Path, stopped: Callable[[], bool]) -> int:
+    from kveik.launch.store_processes import StoreProcesses, prove
+    from kveik.launch.yuanrong_trial import (
+        WORKER_PORT,
+        YuanrongTrial,
+        etcd_program,
+        fitting_memory,
+        on_several_nodes,
+        section,
+    )
+    from kveik.store.shared_memory import available_memory_bytes
+    from kveik.store.yuanrong_client import YuanrongOptions, require_package
+    from kveik.store.yuanrong_tier import open_tier
+
+    package, first = require_package(), args.port or WORKER_PORT
+    memory_bytes = args.memory or fitting_memory(available_memory_bytes())
+    trial = YuanrongTrial(folder, first, first + 1, first + 2, memory_bytes)
+    processes = trial.processes(package, etcd_program(), os.environ)
+    trial.clear()
+    try:
+        with StoreProcesses(folder, _say) as running:
+            for process in processes:
+                running.start(process)
+            store = open_tier(YuanrongOptions.from_settings(trial.settings), readers=1)
+            try:
+                seconds = prove(store, args.patience_s)
+            finally:
+                store.close()
+            _say(f"a block was put and read back after {seconds:.1f} s. Paste into kveik.toml:\n\n{section(trial)}")
+            _say(f"{on_several_nodes(trial)}\n")
+            _say("Running; Ctrl-C ends it.")
+            return _until_stopped(running.watch(stopped))
+    finally:
+        trial.clear()
 
 
 def _until_stopped(ended: str) -> int:
@@ -112,4 +152,7 @@ def _size(text: str) -> int:
 
 
 #: Each store, and how it is tried.
-TRIALS: dict[str, Callable[[argparse.Namespace, Path, Callable[[], bool]], int]] = {"mooncake": _mooncake}
+TRIALS: dict[str, Callable[[argparse.Namespace, Path, Callable[[], bool]], int]] = {
+    "mooncake": _mooncake,
+    "yuanrong": _yuanrong,
+}
