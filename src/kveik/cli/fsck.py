@@ -152,8 +152,10 @@ def _sample(args: argparse.Namespace) -> SampleReport:
             f"--repair is for the filesystem tier: {args.tier} takes wrong blocks out of use as they are read"
         )
     ticker = Ticker()
-    memory = memoryview(mmap.mmap(-1, _FRAME_MAX_BYTES))
-    store = kind.open(TierContext(agent, stores, memory))
+    descriptor = os.memfd_create("kveik-fsck")
+    os.ftruncate(descriptor, _FRAME_MAX_BYTES)
+    memory = memoryview(mmap.mmap(descriptor, _FRAME_MAX_BYTES))
+    store = kind.open(TierContext(agent, stores, memory, open_memory=lambda: os.dup(descriptor)))
     try:
         if not isinstance(store, ListedStore):
             raise StoreError(f"{args.tier} tier cannot say which blocks it has, so nothing can be read back")
@@ -168,6 +170,7 @@ def _sample(args: argparse.Namespace) -> SampleReport:
     finally:
         ticker.end()
         store.close()
+        os.close(descriptor)
 
 
 def show_folder(report: FolderReport, console: Console, *, repair: bool) -> None:
@@ -207,10 +210,11 @@ def namespace_table(report: FolderReport) -> Table:
 
 def show_sample(report: SampleReport, console: Console) -> None:
     """Print what reading back gave."""
-    table = Table("result", "blocks", title=f"{report.tier}: {report.read} of {report.listed} blocks read back")
+    table = Table("result", "blocks")
     for name, count in sorted(report.results.items()):
         table.add_row(name, str(count))
     console.print(table)
     for line in report.wrong[:_SHOWN]:
         print(line)
-    print(f"{report.tier}: {'sound' if not report.bad else f'{report.bad} blocks are not sound'}")
+    verdict = "sound" if not report.bad else f"{report.bad} blocks are not sound"
+    print(f"{report.tier}: {report.read} of {report.listed} blocks read back: {verdict}")

@@ -1,6 +1,8 @@
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +11,10 @@ from kveik.clock import Deadline
 from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_layout import block_name, leaf_of
 from kveik.store.filesystem_options import FilesystemOptions
+from kveik.store.redis import RedisStore
+from kveik.store.redis_link import connect
 from tests.blocks import make_block
+from tests.redis_server import running_redis
 
 BLOCKS = [make_block(number) for number in range(3)]
 
@@ -95,3 +100,48 @@ def test_wrong_use_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_folder_that_cannot_be_read_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["fsck", "--folder", str(tmp_path / "nowhere")]) == 3
     assert "holds no tier that can be read" in capsys.readouterr().err
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[tuple[str, Any]]:
+    """The configuration of a Redis tier with three blocks in it, and a plain client of its server."""
+    with running_redis(tmp_path) as server:
+        link = connect(server.settings())
+        store = RedisStore(link)
+        store.put([b.key for b in BLOCKS], [b.frame for b in BLOCKS], Deadline.after(20.0))
+        config = tmp_path / "kveik.toml"
+        config.write_text(f'[redis]\naddress = "{server.address}"\n')
+        yield str(config), link.client
+        store.close()
+
+
+def test_of_a_tier_without_a_folder_blocks_are_read_back(
+    redis: tuple[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, _ = redis
+
+    assert main.main(["fsck", "redis", "--config", config, "--json"]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert (document["listed"], document["read"], document["results"]) == (3, 3, {"hit": 3})
+    assert main.main(["fsck", "redis", "--config", config, "--sample", "2"]) == 0
+    assert "2 of 3 blocks read back" in capsys.readouterr().out
+    assert main.main(["fsck", "redis", "--config", config, "--repair"]) == 2
+    assert main.main(["fsck", "mooncake", "--config", config]) == 2
+
+
+def test_a_wrong_value_in_such_a_tier_exits_with_1(redis: tuple[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    config, client = redis
+    for name in list(client.scan_iter()):
+        client.set(name, bytes(BLOCKS[0].damaged()))
+
+    assert main.main(["fsck", "redis", "--config", config]) == 1
+    assert "redis: 3 of 3 blocks read back: 3 blocks are not sound" in capsys.readouterr().out
+
+
+def test_such_a_tier_that_is_away_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "kveik.toml"
+    config.write_text('[redis]\naddress = "127.0.0.1:9"\nconnect_s = 0.5\n')
+
+    assert main.main(["fsck", "redis", "--config", str(config)]) == 3
+    assert "redis tier" in capsys.readouterr().err
