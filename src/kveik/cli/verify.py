@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kveik.agent.tiers import tier_names
+from kveik.config import AgentSettings, load, load_stores
 from kveik.engine.client import EngineClient, warm_up
 from kveik.errors import ConfigError, EngineError, KveikError, VerifyError
 from kveik.verify import report
@@ -41,6 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--engine", metavar="URL", action="append", default=[], help="a running engine; once or twice")
     what.add_argument("--restart-command", metavar="CMD", help="shell command that kills -9 and restarts the first one")
     what.add_argument("--start", action="store_true", help="start an agent and two engines, and stop them again")
+    what.add_argument(
+        "--nodes", type=int, choices=(1, 2), default=1, help="with --start: 2 gives each engine an agent of its own"
+    )
+    what.add_argument(
+        "--store-config",
+        type=Path,
+        metavar="FILE",
+        help="with --start: TOML file whose sections [mooncake], [yuanrong], [redis] or [agent] name the stores "
+        "of the agents; default: a folder",
+    )
     what.add_argument("--model", type=Path, metavar="DIR", help="with --start: the model's folder")
     what.add_argument("--engine-python", metavar="PATH", help="with --start: a Python that has vLLM and Kveik")
     how = parser.add_argument_group("what to do")
@@ -97,7 +109,14 @@ def _prove(args: argparse.Namespace, say: Say) -> Outcome:
     _check_use(args, options)
     if args.start:
         return prove_started(
-            args.model.resolve(), args.engine_python, sys.executable, options, say, plant_fault=args.plant_fault
+            args.model.resolve(),
+            args.engine_python,
+            sys.executable,
+            options,
+            say,
+            plant_fault=args.plant_fault,
+            nodes=args.nodes,
+            store_config=args.store_config.resolve() if args.store_config else None,
         )
     subjects = [_subject(f"engine {number}", url) for number, url in enumerate(args.engine, 1)]
     first = subjects[0]
@@ -113,6 +132,10 @@ def _check_use(args: argparse.Namespace, options: TrialOptions) -> None:
         raise ConfigError("--start needs --model and --engine-python")
     if args.start and (args.restart_command or "read-back" in args.skip):
         raise ConfigError("--restart-command and --skip read-back are for running engines")
+    if not args.start and (args.nodes > 1 or args.store_config):
+        raise ConfigError("--nodes and --store-config are for --start")
+    if args.store_config:
+        _check_stores(args.store_config)
     if len(args.engine) > 2:
         raise ConfigError(f"{len(args.engine)} engines given, expected one or two")
     if args.plant_fault and not args.start:
@@ -121,6 +144,16 @@ def _check_use(args: argparse.Namespace, options: TrialOptions) -> None:
         raise ConfigError(f"--answer-tokens is {options.answer_tokens}, expected at least 1")
     if not any(leg.external for leg in options.legs):
         raise ConfigError("every leg that uses the shared cache is left out: nothing could be proved")
+
+
+def _check_stores(file: Path) -> None:
+    """Raises ConfigError for a file without any store, before engines are started for it."""
+    agent = load(AgentSettings, file=file)
+    if not tier_names(agent, load_stores(file=file)):
+        raise ConfigError(
+            f"--store-config {file} names no store: set mooncake.master, yuanrong.worker, redis.address "
+            "or agent.filesystem"
+        )
 
 
 def _subject(name: str, url: str) -> Subject:

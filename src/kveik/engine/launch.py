@@ -177,12 +177,23 @@ def agent_environment(settings: Mapping[str, Any], inherited: Mapping[str, str])
 
 
 def start_agent(
-    python: str, settings: Mapping[str, Any], inherited: Mapping[str, str], log_folder: Path, timeout_s: float = 30.0
+    python: str,
+    settings: Mapping[str, Any],
+    inherited: Mapping[str, str],
+    log_folder: Path,
+    timeout_s: float = 30.0,
+    *,
+    name: str = "agent",
+    config: Path | None = None,
 ) -> ServerProcess:
-    """A running agent; ``settings`` must name its ``socket``. Raises EngineStartError."""
+    """A running agent; ``settings``, which must name its ``socket``, count more than ``config``.
+
+    Raises EngineStartError.
+    """
     path = Path(settings["socket"])
     environment = agent_environment(settings, inherited)
-    agent = ServerProcess("agent", [python, "-m", "kveik.cli.main", "agent"], environment, log_folder / "agent.log")
+    command = [python, "-m", "kveik.cli.main", "agent", *(["--config", str(config)] if config is not None else [])]
+    agent = ServerProcess(name, command, environment, log_folder / f"{name}.log")
     agent.start()
     try:
         agent.wait_ready(lambda: listens(path), timeout_s)

@@ -27,12 +27,16 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine under proof. ``restart`` kills it with -9 and returns when it serves again."""
+    """An engine under proof. ``restart`` kills it with -9 and returns when it serves again.
+
+    ``written`` waits until other nodes can find what it saved; None where it shares its agent with the others.
+    """
 
     name: str
     client: EngineClient
     model: str
     restart: Callable[[], None] | None = None
+    written: Callable[[], None] | None = None
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Text to token ids, as this engine's model wants them."""
@@ -142,6 +146,8 @@ class Proof:
         if before.has_connector:
             blocks = sum(prompt.tokens // self._plan.unit_tokens for prompt in self._plan.prompts)
             wait_saved(subject.client, before, blocks, self._plan.settle_s, self._plan.quiet_s)
+            if subject.written is not None:
+                subject.written()
 
     def _reset(self, subject: Subject) -> None:
         try:

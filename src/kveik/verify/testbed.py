@@ -1,4 +1,4 @@
-"""An agent and two engines of our own on this machine, for proofs and demonstrations.
+"""An agent or two, and two engines of our own on this machine, for proofs and demonstrations.
 
 Everything lies in one temporary folder and ends with the context manager, also on an exception or
 Ctrl-C; if this process is killed, the tethers end the rest.
@@ -19,9 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kveik.engine.launch import Engine, EngineSpec, check_engine_python, start_agent
+from kveik.engine.launch import Engine, EngineSpec, check_engine_python
 from kveik.engine.process import ServerProcess, free_port
 from kveik.errors import ConfigError
+from kveik.verify.bed_node import BedNode
 from kveik.verify.proof import Subject
 
 DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
@@ -29,6 +30,8 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs is what is wanted
 #: A late lookup would be a miss and a late save dropped. On a busy machine that is right for
 #: serving, but here a leg that computes instead of hitting shows nothing.
 PATIENT: Mapping[str, Any] = {"lookup_deadline_s": 5.0, "load_deadline_s": 60.0, "save_deadline_s": 60.0}
+#: For the same reason.
+TIER_DEADLINE_S = 30.0
 _ARENA_PREFIX = "kveik-testbed-"
 
 
@@ -37,7 +40,8 @@ class TestbedSpec:
     """What to start.
 
     ``engine_tokens`` is what one engine's own KV cache must hold, ``shared_tokens`` what the shared
-    cache must. ``connector`` holds further settings of the ``[connector]`` table.
+    cache must. ``connector`` holds further settings of the ``[connector]`` table. With two ``nodes`` each engine
+    has an agent of its own, which share nothing but the stores in ``store_config``, or else a folder.
     """
 
     __test__ = False  # the name makes pytest curious
@@ -50,6 +54,8 @@ class TestbedSpec:
     engine_tokens: int = 16384
     shared_tokens: int = 32768
     filesystem: bool = True
+    nodes: int = 1
+    store_config: Path | None = None
     connector: Mapping[str, Any] = field(default_factory=dict)
     extra_arguments: Sequence[str] = ()
 
@@ -63,7 +69,7 @@ class Testbed:
         self.spec = spec
         self._say = say
         self._stack = contextlib.ExitStack()
-        self.agent: ServerProcess
+        self.nodes: list[BedNode] = []
         self.engines: list[Engine] = []
 
     def __enter__(self) -> Self:
@@ -73,6 +79,7 @@ class Testbed:
             _end_cleanly_on_sigterm(stack)
             folder = Path(tempfile.mkdtemp(prefix="kveik-testbed-"))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._folder = folder
             try:
                 self._start(stack, folder, kv_bytes_per_token(config, self.spec.dtype))
             except Exception:
@@ -85,27 +92,49 @@ class Testbed:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and issubclass(kind, Exception):
-            self._keep_logs(self.agent.log.parent)
+            self._keep_logs(self._folder)
         self._stack.close()
 
     def subjects(self) -> tuple[Subject, Subject]:
         """Both engines, as proofs and demonstrations want them."""
         first, second = (
-            Subject(engine.spec.name, engine.client, engine.model_name, functools.partial(self.restart, engine))
+            Subject(
+                engine.spec.name,
+                engine.client,
+                engine.model_name,
+                functools.partial(self.restart, engine),
+                self._node_of(engine).wait_written if len(self.nodes) > 1 else None,
+            )
             for engine in self.engines
         )
         return first, second
 
+    @property
+    def agent(self) -> ServerProcess:
+        """The first node's agent."""
+        return self.nodes[0].agent
+
+    def _node_of(self, engine: Engine) -> BedNode:
+        return self.nodes[self.engines.index(engine) % len(self.nodes)]
+
     def restart(self, engine: Engine) -> None:
-        """kill -9 of the engine's whole process group, and the same engine again."""
+        """kill -9 of the engine's whole process group, and the same engine again.
+
+        On a node of its own its agent is killed too and loses its arena: only the stores have the blocks then.
+        """
+        if len(self.nodes) > 1:
+            self._node_of(engine).kill_and_restart()
+            self._say(f"{self._node_of(engine).name} killed with -9, started again with an empty arena")
         seconds = engine.kill_and_restart()
         self._say(f"{engine.spec.name} killed with -9 and serving again after {seconds:.0f} s")
 
     def _start(self, stack: contextlib.ExitStack, folder: Path, token_bytes: int) -> None:
-        self.agent = self._start_agent(stack, folder, token_bytes)
-        self._say("agent is ready")
+        for name in ("agent", "agent-b")[: self.spec.nodes]:
+            self.nodes.append(self._start_node(stack, name, folder, token_bytes))
+            self._say(f"{name} is ready")
         for number, name in enumerate(("engine-a", "engine-b")):
-            engine = Engine(self._engine_spec(name, number, folder, token_bytes), os.environ, folder)
+            socket = self.nodes[number % len(self.nodes)].socket
+            engine = Engine(self._engine_spec(name, number, socket, token_bytes), os.environ, folder)
             self.engines.append(engine)
             # Nothing of these engines is worth an orderly end, which takes seconds.
             stack.callback(engine.process.kill)
@@ -115,21 +144,27 @@ class Testbed:
             seconds = engine.wait_ready(progress=self._every_ten_seconds(engine.spec.name))
             self._say(f"{engine.spec.name} serves after {seconds:.0f} s")
 
-    def _start_agent(self, stack: contextlib.ExitStack, folder: Path, token_bytes: int) -> ServerProcess:
+    def _start_node(self, stack: contextlib.ExitStack, name: str, folder: Path, token_bytes: int) -> BedNode:
         # Slabs and frame headers need room beside the payloads.
         arena_bytes = (256 << 20) + int(1.25 * self.spec.shared_tokens * token_bytes)
-        arena = _arena_path(folder, arena_bytes)
+        arena = _arena_path(folder, arena_bytes, name)
         stack.callback(arena.unlink, missing_ok=True)
         settings: dict[str, Any] = {
-            "socket": str(folder / "agent.sock"),
+            "socket": str(folder / f"{name}.sock"),
             "arena": str(arena),
             "arena_bytes": arena_bytes,
+            "tier_deadline_s": TIER_DEADLINE_S,
         }
-        if self.spec.filesystem:
+        config = self.spec.store_config
+        if self.spec.filesystem and config is None:
             settings["filesystem"] = str(folder / "blocks")
-        return stack.enter_context(start_agent(self.spec.agent_python, settings, os.environ, folder))
+        node = BedNode(name, self.spec.agent_python, settings, folder, config=config)
+        stack.callback(node.stop)
+        if config is not None or self.spec.nodes > 1:
+            node.wait_tiers()
+        return node
 
-    def _engine_spec(self, name: str, number: int, folder: Path, token_bytes: int) -> EngineSpec:
+    def _engine_spec(self, name: str, number: int, socket: str, token_bytes: int) -> EngineSpec:
         return EngineSpec(
             name=name,
             python=self.spec.engine_python,
@@ -139,7 +174,7 @@ class Testbed:
             max_model_tokens=self.spec.max_model_tokens,
             kv_cache_bytes=max(self.spec.engine_tokens, self.spec.max_model_tokens + 1024) * token_bytes,
             cores=core_of(number, sorted(os.sched_getaffinity(0))),
-            connector={"socket": str(folder / "agent.sock"), **PATIENT, **self.spec.connector},
+            connector={"socket": socket, **PATIENT, **self.spec.connector},
             extra_arguments=self.spec.extra_arguments,
         )
 
@@ -180,7 +215,7 @@ def core_of(number: int, cores: Sequence[int]) -> str:
     return str(cores[number % len(cores)])
 
 
-def _arena_path(folder: Path, arena_bytes: int) -> Path:
+def _arena_path(folder: Path, arena_bytes: int, name: str = "agent") -> Path:
     """Where the arena's file goes: shared memory where it is large enough, else the folder.
 
     Containers often have 64 MiB of shared memory. Arenas that a killed testbed left are removed.
@@ -191,8 +226,8 @@ def _arena_path(folder: Path, arena_bytes: int) -> Path:
             with contextlib.suppress(OSError):
                 stale.unlink()
     if _SHARED_MEMORY.is_dir() and shutil.disk_usage(_SHARED_MEMORY).free > arena_bytes + (64 << 20):
-        return _SHARED_MEMORY / f"{_ARENA_PREFIX}{os.getpid()}.arena"
-    return folder / "arena"
+        return _SHARED_MEMORY / f"{_ARENA_PREFIX}{os.getpid()}.{name}.arena"
+    return folder / f"{name}.arena"
 
 
 def read_model_config(model: Path) -> Mapping[str, Any]:

@@ -125,8 +125,13 @@ def prove_started(
     say: Say,
     *,
     plant_fault: str = "",
+    nodes: int = 1,
+    store_config: Path | None = None,
 ) -> Outcome:
-    """Start an agent and two engines, prove, and stop them again. Raises as :func:`prove` does."""
+    """Start an agent and two engines, prove, and stop them again. Raises as :func:`prove` does.
+
+    With two ``nodes`` each engine has an agent of its own; ``store_config`` names what these share.
+    """
     config = read_model_config(model)
     window = options.window_tokens or window_tokens(config)
     max_tokens = _max_model_tokens(options, window, config)
@@ -140,6 +145,8 @@ def prove_started(
         engine_tokens=_engine_tokens(options, window),
         shared_tokens=len(options.modes) * sum(_prompt_tokens(options, window)),
         connector={"read_back_every": 1, **fault},
+        nodes=nodes,
+        store_config=store_config,
     )
     options = replace(options, dtype=spec.dtype, window_tokens=window, read_back=True)
     with Testbed(spec, say) as testbed:

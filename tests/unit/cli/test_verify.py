@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -131,3 +132,20 @@ def test_the_help_names_the_exit_codes_and_hides_the_test_switch(capsys: pytest.
     text = capsys.readouterr().out
     assert "exit codes:" in text
     assert "plant" not in text
+
+
+def test_nodes_and_stores_are_for_engines_that_it_starts(
+    engines: tuple[SimulatedEngine, SimulatedEngine], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(engines, "--nodes", "2") == WRONG_USE
+    assert "--nodes and --store-config are for --start" in capsys.readouterr().err
+
+
+def test_a_file_that_names_no_store_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "kveik.toml"
+    config.write_text("[agent]\narena_bytes = 1073741824\n")
+    what = ["--start", "--model", str(tmp_path), "--engine-python", "/nowhere"]
+    assert main(["verify", *what, "--nodes", "2", "--store-config", str(config)]) == WRONG_USE
+    assert f"{config} names no store" in capsys.readouterr().err

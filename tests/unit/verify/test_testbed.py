@@ -54,18 +54,18 @@ def test_each_engine_computes_on_one_core_even_where_there_is_only_one() -> None
 
 
 def test_an_arena_that_shared_memory_cannot_hold_goes_to_the_folder(tmp_path: Path) -> None:
-    assert testbed._arena_path(tmp_path, 1 << 60) == tmp_path / "arena"
+    assert testbed._arena_path(tmp_path, 1 << 60) == tmp_path / "agent.arena"
 
 
 def test_arenas_that_a_killed_testbed_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(testbed, "_SHARED_MEMORY", tmp_path)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    stale, living = tmp_path / f"kveik-testbed-{gone.pid}.arena", tmp_path / f"kveik-testbed-{os.getppid()}.arena"
+    stale, living = (tmp_path / f"kveik-testbed-{pid}.agent.arena" for pid in (gone.pid, os.getppid()))
     stale.touch()
     living.touch()
     chosen = testbed._arena_path(tmp_path / "folder", 1)
-    assert chosen == tmp_path / f"kveik-testbed-{os.getpid()}.arena"
+    assert chosen == tmp_path / f"kveik-testbed-{os.getpid()}.agent.arena"
     assert not stale.exists()
     assert living.exists()
 

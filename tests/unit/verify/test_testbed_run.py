@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from kveik.agent.client import AgentClient
+from kveik.clock import Deadline
 from kveik.engine.client import CompletionRequest
 from kveik.errors import ConfigError, EngineStartError
 from kveik.verify.testbed import Testbed, TestbedSpec
-from tests.agents import wait_until
+from tests.agents import load_blocks, some_keys, store_blocks, wait_until
 
 MODEL_CONFIG = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 64}
 
@@ -117,6 +119,38 @@ def test_an_engine_that_is_restarted_is_another_process_at_the_same_place(tmp_pa
         assert first.client.url == url
         assert first.client.health()
     assert re.search(r"engine-a killed with -9 and serving again after \d+ s", "\n".join(said))
+
+
+def test_on_two_nodes_each_engine_has_an_agent_of_its_own_and_a_restart_leaves_only_the_store(
+    tmp_path: Path, temporary: Path
+) -> None:
+    config = tmp_path / "stores.toml"
+    config.write_text(f'[agent]\nfilesystem = "{tmp_path / "shared"}"\n')
+    said: list[str] = []
+    with Testbed(spec_in(tmp_path, nodes=2, store_config=config), said.append) as testbed:
+        sockets = [engine.spec.connector["socket"] for engine in testbed.engines if engine.spec.connector]
+        assert sockets == [node.socket for node in testbed.nodes]
+        assert len(set(sockets)) == 2
+        one, other = (connected(node.socket) for node in testbed.nodes)
+        keys = some_keys(3)
+        assert store_blocks(one, keys) == ["stored"] * 3
+        first, second = testbed.subjects()
+        assert first.written is not None
+        first.written()
+        assert load_blocks(other, keys) == ["hit"] * 3
+
+        assert second.restart is not None
+        second.restart()
+        again = connected(testbed.nodes[1].socket)
+        assert again.stats(Deadline.after(10))["arena"]["blocks"] == 0
+        assert load_blocks(again, keys) == ["hit"] * 3
+        for client in (one, other, again):
+            client.close()
+    assert list(temporary.iterdir()) == []
+
+
+def connected(socket: str) -> AgentClient:
+    return AgentClient.connect(socket, role="test", prefault=False)
 
 
 def test_an_engine_that_does_not_start_leaves_its_log_and_nothing_else(tmp_path: Path, temporary: Path) -> None:

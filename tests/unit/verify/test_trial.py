@@ -32,7 +32,10 @@ class Fleet:
 
     def prove(self, options: TrialOptions = OPTIONS) -> Outcome:
         first, second = self.subject(self.first, "engine-a"), self.subject(self.second, "engine-b")
-        return prove(first, second, options, self.said.append)
+        return prove(replace(first, written=self.written), second, options, self.said.append)
+
+    def written(self) -> None:
+        self.said.append("all is written")
 
 
 @pytest.fixture
@@ -40,6 +43,12 @@ def fleet() -> Iterator[Fleet]:
     shared: set[bytes] = set()
     with SimulatedEngine(shared) as first, SimulatedEngine(shared) as second:
         yield Fleet(first, second)
+
+
+def test_other_nodes_are_asked_only_once_the_stores_have_what_was_saved(fleet: Fleet) -> None:
+    fleet.prove(replace(OPTIONS, modes=(Mode.SINGLE,)))
+    steps = [line.partition(",")[0] for line in fleet.said]
+    assert steps.index("engine-a: cold") < steps.index("all is written") < steps.index("engine-b: other")
 
 
 def complaints(outcome: Outcome) -> list[str]:
