@@ -14,12 +14,14 @@ from kveik.agent.tiers import (
     filesystem_threads,
     open_filesystem,
     open_redis,
+    open_yuanrong,
     tier_names,
 )
-from kveik.config import AgentSettings, RedisSettings, StoreSettings
+from kveik.config import AgentSettings, RedisSettings, StoreSettings, YuanrongSettings
 from kveik.engine.process import free_port
 from kveik.errors import ConfigError, StoreError
 from kveik.store.base import OUT, READY, BlockStore
+from tests.yuanrong import package
 
 NONE = StoreSettings()
 
@@ -87,6 +89,30 @@ def test_a_redis_server_that_is_down_stops_no_start_and_a_wrong_address_does() -
     store.close()
     with pytest.raises(ConfigError):
         open_redis(replace(context, stores=StoreSettings(redis=RedisSettings(address="nowhere"))))
+
+
+def test_a_datasystem_worker_that_is_down_stops_no_start_and_a_wrong_address_does() -> None:
+    package()
+    settings = YuanrongSettings(worker=f"127.0.0.1:{free_port()}", connect_s=0.5, processes=3)
+    stores = StoreSettings(yuanrong=settings)
+    assert tier_names(AgentSettings(), stores) == ["yuanrong"]
+    assert KINDS["yuanrong"].threads(AgentSettings(), stores) == 3
+    context = TierContext(AgentSettings(tier_deadline_s=60.0), stores, memoryview(bytearray(1)))
+    store = open_yuanrong(context)
+    assert store.stats().state == OUT
+    assert "no datasystem worker answers at 127.0.0.1:" in store.stats().notes[0]
+    store.close()
+    with pytest.raises(ConfigError, match="expected HOST:PORT"):
+        open_yuanrong(replace(context, stores=StoreSettings(yuanrong=YuanrongSettings(worker="nowhere"))))
+
+
+def test_a_datasystem_tier_without_its_package_stops_the_start_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    stores = StoreSettings(yuanrong=YuanrongSettings(worker="127.0.0.1:1"))
+    with pytest.raises(ConfigError, match=r"pip install kveik\[yuanrong\]"):
+        open_yuanrong(TierContext(AgentSettings(), stores, memoryview(bytearray(1))))
 
 
 def test_a_folder_on_a_network_gets_more_threads_unless_their_number_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
