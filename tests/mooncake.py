@@ -18,10 +18,11 @@ from kveik.clock import Deadline
 from kveik.config import MooncakeSettings
 from kveik.engine.process import free_port
 from kveik.errors import StoreError
+from kveik.kv.frame import HEADER_BYTES
 from kveik.records import Listener, ignore
 from kveik.store.apart import SharedMemory
 from kveik.store.mooncake import MooncakeStore
-from kveik.store.mooncake_link import MooncakeLink
+from kveik.store.mooncake_link import MooncakeLink, Spot
 from tests.blocks import make_block
 
 MIB = 1 << 20
@@ -74,11 +75,15 @@ class _Process:
 
 
 class Mooncake:
-    """One master and the processes that lend memory to it, of ``lender_bytes`` each."""
+    """One master and the processes that lend memory to it, of ``lender_bytes`` each.
 
-    def __init__(self, folder: Path, lender_bytes: int = 256 * MIB) -> None:
+    The master forgets one that says nothing for ``patience_s``, and what lay there.
+    """
+
+    def __init__(self, folder: Path, lender_bytes: int = 256 * MIB, patience_s: int = 10) -> None:
         self._folder = folder
         self._lender_bytes = lender_bytes
+        self._patience_s = patience_s
         self._rpc_port, self._http_port = free_port(), free_port()
         self.master = _Process(folder, "master", self._master_words())
         self.lenders: list[_Process] = []
@@ -91,6 +96,7 @@ class Mooncake:
             f"--metrics_port={self._http_port}",
             "--metrics_host=127.0.0.1",
             "--enable_metric_reporting=false",
+            f"--client_ttl={self._patience_s}",
         ]
 
     @property
@@ -152,9 +158,11 @@ class Mooncake:
 
 
 @contextmanager
-def running_mooncake(folder: Path, *, lenders: int = 1, lender_bytes: int = 256 * MIB) -> Iterator[Mooncake]:
+def running_mooncake(
+    folder: Path, *, lenders: int = 1, lender_bytes: int = 256 * MIB, patience_s: int = 10
+) -> Iterator[Mooncake]:
     """A master with lenders, ready to be used."""
-    mooncake = Mooncake(folder, lender_bytes)
+    mooncake = Mooncake(folder, lender_bytes, patience_s)
     try:
         mooncake.start()
         for _ in range(lenders):
@@ -177,3 +185,24 @@ def open_store(
     return MooncakeStore(
         MooncakeLink(settings, memory, wait_s=wait_s, hang_s=hang_s, listener=listener), settings.prefix
     )
+
+
+def overwrite(link: MooncakeLink, name: str, value: bytes) -> None:
+    """Have any bytes under a name, whatever was there; the store has no empty values, and gets one byte instead."""
+    remove(link, name)
+    spot = link.spot(memoryview(bytes(max(len(value), HEADER_BYTES))))
+    assert isinstance(spot, Spot)
+    shorter = replace(spot, view=spot.view[: max(1, len(value))])
+    shorter.view[: len(value)] = value
+    call = link.move("put", [name], [shorter])
+    assert call is not None
+    assert call.wait(PATIENCE_S)
+    assert call.codes == [0]
+    link.give(spot, lambda: False)
+
+
+def remove(link: MooncakeLink, name: str) -> None:
+    """Take something away."""
+    call = link.ask("remove", [name])
+    assert call is not None
+    assert call.wait(PATIENCE_S)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -22,6 +23,7 @@ from kveik.store.filesystem_layout import block_name, leaf_of
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.key_text import KeyTexts
 from kveik.store.memory import MemoryStore
+from kveik.store.mooncake_link import MooncakeLink
 from kveik.store.probing import TierProbes
 from kveik.store.redis import RedisStore
 from kveik.store.redis_link import connect
@@ -30,6 +32,7 @@ from kveik.store.yuanrong_client import YuanrongOptions, connected
 from kveik.store.yuanrong_tier import open_tier
 from tests.agents import wait_until
 from tests.blocks import Block, make_block
+from tests.mooncake import Mooncake, open_store, overwrite, remove, running_mooncake
 from tests.redis_server import RedisServer, running_redis
 from tests.yuanrong import Worker, running_cluster
 
@@ -213,10 +216,66 @@ class Yuanrong(Kind):
         cls._cluster.close()
 
 
+class OnMooncake(Kind):
+    """A real Mooncake: its master is killed, which empties it, or the process that lends memory is stopped."""
+
+    survives = False
+    _context = ExitStack()
+    _mooncake: Mooncake | None = None
+
+    def __init__(self, folder: Path) -> None:
+        if OnMooncake._mooncake is None:
+            # One that is stopped for longer than the master's patience has nothing any more.
+            place = Path(self._context.enter_context(TemporaryDirectory()))
+            OnMooncake._mooncake = self._context.enter_context(running_mooncake(place, patience_s=60))
+        self._owner = OnMooncake._mooncake
+        self._owner.wait_usable()
+        self._settings = replace(self._owner.settings, master_http="")
+        self._texts = KeyTexts(self._settings.prefix)
+        self._behind: MooncakeLink | None = None
+
+    def open(self) -> BlockStore:
+        return open_store(self._settings, hang_s=DEADLINE_S + 1.0)
+
+    @property
+    def _link(self) -> MooncakeLink:
+        if self._behind is None:
+            self._behind = MooncakeLink(self._settings, wait_s=60.0, hang_s=60.0)
+        return self._behind
+
+    def overwrite(self, block: Block, value: bytes) -> None:
+        overwrite(self._link, self._texts.of(block.key), value)
+
+    def remove(self, block: Block) -> None:
+        remove(self._link, self._texts.of(block.key))
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self._owner.master.kill()
+        yield
+        self._owner.start()
+
+    @contextmanager
+    def stalled(self) -> Iterator[None]:
+        self._owner.lenders[0].pause()
+        yield
+        self._owner.lenders[0].resume()
+
+    def close(self) -> None:
+        if self._behind is not None:
+            self._behind.close()
+
+    @classmethod
+    def end(cls) -> None:
+        cls._mooncake = None
+        cls._context.close()
+
+
 KINDS: dict[str, Callable[[Path], Kind]] = {
     "memory": Memory,
     "filesystem": Filesystem,
     "redis": Redis,
+    "mooncake": OnMooncake,
     "yuanrong": Yuanrong,
 }
 
@@ -225,6 +284,7 @@ KINDS: dict[str, Callable[[Path], Kind]] = {
 def _servers_of_all_tests_end() -> Iterator[None]:
     yield
     Yuanrong.end()
+    OnMooncake.end()
 
 
 class Node:

@@ -81,10 +81,8 @@ class MooncakeStore:
             return [False] * len(keys)
         now_s = self._clock.monotonic()
         with self._lock:
-            if self._link.host_pid != self._joined_by:  # joined anew, perhaps because the master is an empty one now
-                self._joined_by = self._link.host_pid
-                self._seen.forget_all()
-            unknown = [key for key in dict.fromkeys(keys) if not self._seen.believed(key, now_s)]
+            seen = self._seen_there()
+            unknown = [key for key in dict.fromkeys(keys) if not seen.believed(key, now_s)]
         present = dict(zip(unknown, self._exist(unknown, deadline), strict=True))
         return [present.get(key, True) for key in keys]
 
@@ -135,7 +133,7 @@ class MooncakeStore:
         if spot.piece is not None:
             buffers[index][:size] = spot.view[:size]
         with self._lock:
-            self._seen.saw(key, size, self._clock.monotonic())
+            self._seen_there().saw(key, size, self._clock.monotonic())
         return BlockResult(Status.HIT, size)
 
     def put(self, keys: Sequence[BlockKey], frames: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
@@ -187,7 +185,7 @@ class MooncakeStore:
     def _stored(self, keys: Sequence[BlockKey], index: int, spot: Spot, _: int) -> BlockResult:
         size = len(spot.view)
         with self._lock:
-            self._seen.stored(keys[index], size)
+            self._seen_there().stored(keys[index], size)
         return BlockResult(Status.STORED, size)
 
     def delete(self, keys: Sequence[BlockKey]) -> list[BlockResult]:
@@ -239,7 +237,8 @@ class MooncakeStore:
         if sizes is not None:
             return StoreStats(sizes.blocks, sizes.bytes, sizes.capacity_bytes, notes=tuple(notes), state=state)
         with self._lock:
-            blocks, size = len(self._seen), self._seen.bytes
+            seen = self._seen_there()
+            blocks, size = len(seen), seen.bytes
         notes.append(f"sizes are of what this node saw there: {self._link.why_no_sizes}")
         return StoreStats(blocks, size, 0, notes=tuple(notes), state=state)
 
@@ -249,6 +248,13 @@ class MooncakeStore:
             closed, self._closed = self._closed, True
         if not closed and not self._keep_link:
             self._link.close()
+
+    def _seen_there(self) -> SeenKeys:
+        """What is known to be there: nothing after it was joined anew, since the master may be an empty one now."""
+        if self._link.host_pid != self._joined_by:
+            self._joined_by = self._link.host_pid
+            self._seen.forget_all()
+        return self._seen
 
     def _refusal(self, deadline: Deadline) -> BlockResult | None:
         if self._closed:
