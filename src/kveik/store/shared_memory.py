@@ -6,8 +6,6 @@ import mmap
 import os
 import threading
 
-import numpy as np
-
 # linux/mman.h; Python's mmap module does not name them.
 _MADV_POPULATE_WRITE = 23
 _MADV_HUGEPAGE = 14
@@ -30,7 +28,7 @@ class Mapping:
         self.size = size
         self.populated_bytes = 0
         self.view = memoryview(self._mmap)
-        self.address = int(np.frombuffer(self.view, np.uint8).ctypes.data)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._mmap))
         if huge_pages:  # a wish: most kernels refuse it for shared memory, and nothing depends on it
             _libc.madvise(self.address, size, _MADV_HUGEPAGE)
 
