@@ -13,6 +13,7 @@ from kveik.store.arena_store import ArenaStore
 from kveik.store.base import BlockStore
 from kveik.store.faulty import FaultyStore
 from kveik.store.filesystem import FilesystemStore
+from kveik.store.filesystem_medium import Medium
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
@@ -32,10 +33,12 @@ from tests.yuanrong import running_cluster
 MIB = 1 << 20
 
 
-def _filesystem(folder: Path, limit_bytes: int) -> FilesystemStore:
+def _filesystem(folder: Path, limit_bytes: int, medium: Medium | None = None) -> FilesystemStore:
     # A limit is only kept by the sweeping thread; without one, no thread is needed.
     interval_s = 0.05 if limit_bytes else 0
-    return FilesystemStore(FilesystemOptions(root=folder, limit_bytes=limit_bytes, sweep_interval_s=interval_s))
+    return FilesystemStore(
+        FilesystemOptions(root=folder, limit_bytes=limit_bytes, sweep_interval_s=interval_s, medium=medium)
+    )
 
 
 def _arena(folder: Path, limit_bytes: int) -> ArenaStore:
@@ -55,6 +58,7 @@ Make = Callable[[Path, int], BlockStore]
 MAKERS: dict[str, Make | str] = {
     "memory": lambda _, limit_bytes: MemoryStore(limit_bytes=limit_bytes),
     "filesystem": _filesystem,
+    "filesystem as on a network": lambda folder, limit_bytes: _filesystem(folder, limit_bytes, Medium("nfs4")),
     "arena": _arena,
     "instrumented memory": lambda _, limit_bytes: InstrumentedStore(MemoryStore(limit_bytes=limit_bytes), ignore),
     "guarded filesystem": lambda folder, limit_bytes: GuardedStore(_filesystem(folder, limit_bytes)),

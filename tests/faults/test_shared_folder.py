@@ -239,7 +239,7 @@ def test_a_client_that_keeps_names_is_asked_again_before_a_block_counts_as_absen
     assert local.lookup([BLOCK.key], soon()) == [False]
 
 
-def test_on_a_network_a_young_wrong_file_is_a_miss_and_an_old_one_is_found_out(
+def test_on_a_network_a_young_wrong_file_is_told_once_and_left_and_an_old_one_is_taken_away(
     mount: Callable[[str], SlowMount],
 ) -> None:
     mounted = mount("one")
@@ -248,19 +248,28 @@ def test_on_a_network_a_young_wrong_file_is_a_miss_and_an_old_one_is_found_out(
     (path,) = blocks_below(mounted.source / "kv")
     path.write_bytes(BLOCK.damaged())
 
-    assert get(store).status is Status.MISS
+    assert [get(store).status for _ in range(3)] == [Status.CORRUPT, Status.MISS, Status.MISS]
+    assert store.lookup([BLOCK.key], soon()) == [False]
     assert path.exists()
     os.utime(path, (1_000_000_000, 1_000_000_000))
-    assert get(store).status is Status.MISS, "another file now, as far as anybody can tell: the first look"
-    found: list[BlockResult] = []
+    assert get(store).status is Status.CORRUPT, "another file now, as far as anybody can tell: the first look"
+    wait_until(lambda: get(store) == MISS and not path.exists(), "two looks apart agree", 30)
+    assert store.stats().blocks == 0
 
-    def found_out() -> bool:
-        found.append(get(store))
-        return found[-1].status is Status.CORRUPT
 
-    wait_until(found_out, "two looks apart agree", 30)
-    assert not path.exists()
-    assert get(store) == MISS
+def test_on_a_network_a_wrong_file_is_written_over_and_seen_by_all(mount: Callable[[str], SlowMount]) -> None:
+    mounted = mount("one")
+    one, two = opened(mounted), opened(mount("two"))
+    put(one)
+    (path,) = blocks_below(mounted.source / "kv")
+    path.write_bytes(BLOCK.damaged()[:-50])
+    assert get(two).status is Status.CORRUPT
+
+    assert put(two).status is Status.STORED
+
+    assert get(one).status is get(two).status is Status.HIT
+    assert two.lookup([BLOCK.key], soon()) == [True]
+    assert blocks_below(mounted.source / "kv") == [path]
 
 
 # Two nodes with an agent each

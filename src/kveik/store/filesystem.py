@@ -44,7 +44,7 @@ from kveik.store.filesystem_medium import Medium, medium_of
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.filesystem_quota import Allowance
 from kveik.store.filesystem_space import FreeSpace, Usage, WriteGate
-from kveik.store.filesystem_suspects import Suspects
+from kveik.store.filesystem_suspects import Suspects, Suspicion
 from kveik.store.filesystem_sweep import HIGH_MARK, SweepReport, stored_keys, trim_quarantine
 from kveik.store.filesystem_sweeper import SHARE_GOOD_TURNS, FolderSweeper
 
@@ -140,7 +140,7 @@ class FilesystemStore:
                 found = identify(directory, block_name(key))
         except OSError:
             return False
-        return found is not None and found.size >= frame.HEADER_BYTES
+        return found is not None and self._could_be(key, found)
 
     def _present(self, key: BlockKey) -> bool:
         if self._closed:
@@ -149,7 +149,11 @@ class FilesystemStore:
             info = os.lstat("/".join((str(self._options.root), FORMAT_DIRECTORY, *leaf_of(key), block_name(key))))
         except OSError:
             return False
-        return info.st_size >= frame.HEADER_BYTES
+        return self._could_be(key, FileIdentity.of(info))
+
+    def _could_be(self, key: BlockKey, found: FileIdentity) -> bool:
+        """Whether a file may hold its block, as far as its size and earlier looks tell."""
+        return found.size >= frame.HEADER_BYTES and not self._suspects.has(key, found)
 
     def get(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
         """Read each file straight into its buffer and verify it there."""
@@ -166,17 +170,25 @@ class FilesystemStore:
             self._forget_pages(key)
             result, identity = self._read_patiently(key, buffer)
         if result.status is Status.CORRUPT and identity is not None:
-            if not self._certain(key, identity, result.reason):
-                return BlockResult(Status.MISS, detail=f"looked wrong, will be looked at again: {result.detail}")
-            return result if self._quarantine(key, identity, result.reason) else MISS
+            return self._wrong(key, identity, result)
+        if result.status is Status.HIT:
+            self._suspects.clear(key)
         return result
+
+    def _wrong(self, key: BlockKey, identity: FileIdentity, result: BlockResult) -> BlockResult:
+        """Tell once of a wrong file, and take it away when that is certain."""
+        suspicion = self._look(key, identity, result.reason)
+        if suspicion is Suspicion.NEW:
+            return result
+        taken = suspicion is Suspicion.CERTAIN and self._quarantine(key, identity, result.reason)
+        return result if taken and not self._medium.network else MISS
 
     def _forget_pages(self, key: BlockKey) -> None:
         with contextlib.suppress(OSError), self._tree.directory(*leaf_of(key)) as directory:
             forget_pages(directory, block_name(key))
 
-    def _certain(self, key: BlockKey, identity: FileIdentity, reason: str) -> bool:
-        return self._suspects.certain(key, identity, reason, now_s=self._clock.monotonic(), wall_s=self._clock.wall())
+    def _look(self, key: BlockKey, identity: FileIdentity, reason: str) -> Suspicion:
+        return self._suspects.look(key, identity, reason, now_s=self._clock.monotonic(), wall_s=self._clock.wall())
 
     def _read_patiently(self, key: BlockKey, buffer: memoryview) -> tuple[BlockResult, FileIdentity | None]:
         try:
@@ -277,7 +289,8 @@ class FilesystemStore:
         return self._write(key, sealed)  # a directory was removed and made again: its handle is another one now
 
     def _write(self, key: BlockKey, sealed: memoryview) -> BlockResult:
-        if self._is_there(key, len(sealed)):
+        there, wrong = self._find(key, len(sealed))
+        if there:
             return BlockResult(Status.EXISTS)
         if not self._reserve_left(len(sealed)) or not self._allowance.take(len(sealed)):
             self._sweeper.press(wanted=self._allowance.room_for(len(sealed)))
@@ -287,13 +300,15 @@ class FilesystemStore:
             if not self._gate.permit():
                 return failed("read_only")
             with self._tree.directory(*leaf_of(key), create=True) as directory:
-                stored = self._tree.publish(directory, key.text, block_name(key), [sealed])
+                over = wrong is not None
+                stored = self._tree.publish(directory, key.text, block_name(key), [sealed], over=over)
         finally:
             (self._allowance.wrote if stored else self._allowance.give_back)(len(sealed))
         self._gate.worked()
         if not stored:
             return BlockResult(Status.EXISTS)
-        self._usage.change(1, len(sealed))
+        self._usage.change(int(wrong is None), len(sealed) - (wrong.size if wrong is not None else 0))
+        self._suspects.clear(key)
         self._free.spent(len(sealed))
         if self._allowance.low or self._is_nearly_full():
             self._sweeper.press()
@@ -303,25 +318,30 @@ class FilesystemStore:
         limit_bytes = self._options.limit_bytes
         return limit_bytes > 0 and self._usage.read()[1] >= limit_bytes * HIGH_MARK
 
-    def _is_there(self, key: BlockKey, size: int) -> bool:
-        """Whether a file has the name, and is not certain to be wrong; one that is, by its size, is quarantined."""
+    def _find(self, key: BlockKey, size: int) -> tuple[bool, FileIdentity | None]:
+        """Whether the block is there; if not, the file in its place that looks wrong and may be written over.
+
+        One that is wrong for certain, by its size, is quarantined.
+        """
         name = block_name(key)
         try:
             with self._tree.directory(*leaf_of(key)) as directory:
                 found = identify(directory, name)
                 if found is None:
-                    return False
+                    return False, None
+                if self._suspects.has(key, found):
+                    return False, found
                 if found.regular and found.size == size:
                     if self._is_due(found):
                         touch(directory, name)
-                    return True
+                    return True, None
         except FileNotFoundError:
-            return False
+            return False, None
         reason = "truncated" if found.regular else "foreign"
-        if not self._certain(key, found, reason):
-            return True
+        if self._look(key, found, reason) is not Suspicion.CERTAIN:
+            return False, found
         self._quarantine(key, found, reason)
-        return False
+        return False, None
 
     def _reserve_left(self, size: int) -> bool:
         reserve_bytes = self._options.reserve_bytes

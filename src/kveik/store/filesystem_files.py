@@ -159,14 +159,16 @@ class FileTree:
                 os.fsync(directory)
         return os.open(part, _DIRECTORY, dir_fd=directory)
 
-    def publish(self, directory: int, stem: str, name: str, parts: Sequence[memoryview | bytes]) -> bool:
+    def publish(
+        self, directory: int, stem: str, name: str, parts: Sequence[memoryview | bytes], *, over: bool = False
+    ) -> bool:
         """Write a file and give it its name in one step; false when the name is taken already.
 
-        A reader sees the whole file or none. The file that was there first stays.
+        A reader sees the whole file or none. The file that was there first stays, unless it is to be written ``over``.
         """
         temporary = self.write_temporary(directory, stem, parts)
         try:
-            return self._name(directory, temporary, name)
+            return self._name(directory, temporary, name, over=over)
         finally:
             with contextlib.suppress(FileNotFoundError):  # a rename took it, or another's sweep
                 os.unlink(temporary, dir_fd=directory)
@@ -181,8 +183,8 @@ class FileTree:
                 os.unlink(temporary, dir_fd=directory)
             raise
 
-    def _name(self, directory: int, temporary: str, name: str) -> bool:
-        if self._links:
+    def _name(self, directory: int, temporary: str, name: str, *, over: bool) -> bool:
+        if self._links and not over:
             try:
                 os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
             except FileExistsError:
@@ -191,9 +193,9 @@ class FileTree:
                 if error.errno not in _NO_LINKS:
                     raise
                 self._links = False
-        if not self._links:
+        if over or not self._links:
             # Without hard links two writers may both rename. Both wrote the same block, so either may stay.
-            if identify(directory, name) is not None:
+            if not over and identify(directory, name) is not None:
                 return False
             os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         if self._fsync:

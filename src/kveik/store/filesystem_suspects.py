@@ -1,12 +1,14 @@
 """Blocks that looked wrong, and when that is certain enough to take the file away.
 
 On a local disk what was read is what is there. A client of a network file system may show a file that another node has
-just published with its old size or half of its bytes, so there a file counts as wrong only when it is older than
-:data:`SETTLED_S` and two looks at least :data:`APART_S` apart gave the same.
+just published with its old size or half of its bytes, so there a file counts as wrong for certain only when it is older
+than :data:`SETTLED_S` and two looks at least :data:`APART_S` apart gave the same. Until then this process does without
+it, and may write the block anew in its place.
 """
 
 import threading
 from dataclasses import dataclass
+from enum import Enum
 
 from kveik.kv.keys import BlockKey
 from kveik.store.filesystem_files import FileIdentity
@@ -17,6 +19,14 @@ APART_S = 1.0
 _KEPT_MAX = 1024
 
 
+class Suspicion(Enum):
+    """What a look at a wrong file means."""
+
+    NEW = "new"  # nobody here knew
+    KNOWN = "known"  # it was told before, and is not certain yet
+    CERTAIN = "certain"
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     identity: FileIdentity
@@ -25,7 +35,7 @@ class _Look:
 
 
 class Suspects:
-    """What looked wrong once. Any thread."""
+    """What looked wrong and has not been looked at again, or not yet for certain. Any thread."""
 
     def __init__(self, *, network: bool) -> None:
         self._network = network
@@ -35,20 +45,33 @@ class Suspects:
     def __repr__(self) -> str:
         return f"Suspects({len(self._first)} watched)"
 
-    def certain(self, key: BlockKey, identity: FileIdentity, reason: str, *, now_s: float, wall_s: float) -> bool:
-        """Whether this file is wrong for certain; otherwise the look is remembered. ``now_s`` is monotonic."""
+    def look(self, key: BlockKey, identity: FileIdentity, reason: str, *, now_s: float, wall_s: float) -> Suspicion:
+        """A file looked wrong, in this way. ``now_s`` is monotonic, ``wall_s`` Unix time."""
         if not self._network:
-            return True
+            return Suspicion.CERTAIN
         with self._lock:
             first = self._first.get(key)
-            same = first is not None and first.identity == identity and first.reason == reason
-            if first is None or not same:
+            if first is None or first.identity != identity or first.reason != reason:
                 self._first.pop(key, None)
                 self._first[key] = _Look(identity, reason, now_s)
                 while len(self._first) > _KEPT_MAX:
                     del self._first[next(iter(self._first))]
-                return False
+                return Suspicion.NEW
             if now_s - first.at_s < APART_S or wall_s - identity.mtime_s < SETTLED_S:
-                return False
+                return Suspicion.KNOWN
             del self._first[key]
-            return True
+            return Suspicion.CERTAIN
+
+    def has(self, key: BlockKey, identity: FileIdentity) -> bool:
+        """Whether this very file, unchanged since, looked wrong."""
+        if not self._first:  # nearly always
+            return False
+        with self._lock:
+            first = self._first.get(key)
+            return first is not None and first.identity == identity
+
+    def clear(self, key: BlockKey) -> None:
+        """The block is sound, or was written anew."""
+        if self._first:
+            with self._lock:
+                self._first.pop(key, None)
