@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,7 @@ class Rig:
         self._stack = contextlib.ExitStack()
         self._folder = Path(tempfile.mkdtemp(prefix="kveik-bench-"))
         self._lmcache_port = 0
+        self._lmcache_http_port = 0
 
     def __enter__(self) -> Self:
         # A plain SIGTERM would leave the arena behind.
@@ -76,21 +78,29 @@ class Rig:
         }
         return self._stack.enter_context(start_agent(sys.executable, settings, os.environ, self._folder))
 
-    def start_lmcache_server(self) -> ServerProcess:
-        """LMCache's server, with memory and no second level, over its fastest way to a CPU engine."""
-        self._lmcache_port = free_port()
+    def start_lmcache_server(self, second_level: Mapping[str, object] | None = None) -> ServerProcess:
+        """LMCache's server, with memory and perhaps a second level, over its fastest way to a CPU engine."""
+        self._lmcache_port, self._lmcache_http_port = free_port(), free_port()
         gib = str(self.spec.shared_gib)
         command = [self.spec.engine_python, "-c", "from lmcache.cli.main import main; main()", "server"]
         command += ["--host", "127.0.0.1", "--port", str(self._lmcache_port)]
-        command += ["--http-port", str(free_port()), "--prometheus-port", str(free_port())]
+        command += ["--http-port", str(self._lmcache_http_port), "--prometheus-port", str(free_port())]
         command += ["--l1-size-gb", gib, "--l1-init-size-gb", gib, "--eviction-policy", "LRU"]
         command += ["--supported-transfer-mode", "auto", "--shm-name", self._folder.name]
+        if second_level is not None:
+            command += ["--l2-adapter", json.dumps(dict(second_level))]
         environment = {**os.environ, **LMCACHE_ENVIRONMENT}
         server = ServerProcess("lmcache-server", command, environment, self._folder / "lmcache.log")
         server = self._stack.enter_context(server)
         server.start()
         server.wait_ready(lambda: _listens(self._lmcache_port), timeout_s=START_TIMEOUT_S)
         return server
+
+    def empty_lmcache_memory(self) -> None:
+        """Let the second level of LMCache's server alone have what was saved."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self._lmcache_http_port}/cache/clear", method="POST")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.read()
 
     def kveik_engine(self, name: str, **changes: Any) -> Engine:
         """A ready engine with Kveik's connector."""

@@ -25,6 +25,8 @@ BENCHMARKS = {
     "ttft-bfloat16": ("ttft", VLLM, ["--dtype", "bfloat16"]),
     "ttft-float32": ("ttft", VLLM, ["--dtype", "float32"]),
     "against-lmcache": ("against_lmcache", LMCACHE, []),
+    "store-tiers": ("store_tiers", VLLM, []),
+    "stores-against-lmcache": ("stores_against_lmcache", LMCACHE, []),
     "overhead": ("overhead", VLLM, []),
     "startup": ("startup", VLLM, []),
     "fleet-start": ("fleet_start", VLLM, []),
