@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 from kveik.errors import StoreError
-from kveik.store.filesystem_files import FileTree, check_root, identify, process_alive, read_into, this_writer, touch
+from kveik.store import filesystem_files
+from kveik.store.filesystem_files import (
+    FileTree,
+    check_root,
+    identify,
+    process_alive,
+    read_into,
+    read_opened,
+    this_writer,
+    touch,
+    unless_full,
+)
 
 
 @pytest.fixture
@@ -163,3 +174,98 @@ def test_a_folder_that_fails_in_an_unknown_way_is_refused_by_name(
         check_root(tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert os.listdir(tmp_path / "kveik-1") == []
+
+
+@pytest.fixture(params=["in one step", "step by step"])
+def any_tree(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileTree:
+    """A tree on a kernel that opens a path in one step, and on one that does not."""
+    if request.param == "step by step":
+        monkeypatch.setattr(filesystem_files, "is_supported", lambda: False)
+    check_root(tmp_path)
+    return FileTree(tmp_path)
+
+
+def test_directories_are_made_and_found_again(any_tree: FileTree) -> None:
+    with pytest.raises(FileNotFoundError), any_tree.directory("a", "b"):
+        pass
+    with any_tree.directory("a", "b", create=True) as directory:
+        any_tree.publish(directory, "x", "x.kvb", [b"bytes"])
+    with any_tree.directory("a", "b") as directory:
+        assert os.listdir(directory) == ["x.kvb"]
+
+
+def test_a_file_is_opened_by_its_path_or_looked_for_in_its_directory(any_tree: FileTree) -> None:
+    with any_tree.directory("a", create=True) as directory:
+        any_tree.publish(directory, "x", "x.kvb", [b"bytes"])
+
+    descriptor = any_tree.open_file("a", "x.kvb")
+
+    if descriptor is not None:
+        buffer = memoryview(bytearray(10))
+        identity, count = read_opened(descriptor, buffer)
+        assert (identity.size, bytes(buffer[:count])) == (5, b"bytes")
+        with pytest.raises(FileNotFoundError):
+            any_tree.open_file("a", "y.kvb")
+
+
+@pytest.mark.parametrize("planted", ["a", "a/b", "kveik-1"])
+def test_a_link_below_the_root_leads_nowhere(any_tree: FileTree, tmp_path: Path, planted: str) -> None:
+    with any_tree.directory("a", "b", create=True):
+        pass
+    place = tmp_path / planted if planted == "kveik-1" else tmp_path / "kveik-1" / planted
+    place.rename(tmp_path / "aside")
+    place.symlink_to(tmp_path / "aside")
+
+    with pytest.raises(OSError) as caught, any_tree.directory("a", "b"):
+        pass
+    assert caught.value.errno in (errno.ELOOP, errno.ENOTDIR)
+
+
+def test_a_link_above_the_root_is_the_owners_business_even_when_it_is_made_later(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "disk")
+    check_root(tmp_path / "cache" / "kv")
+    tree = FileTree(tmp_path / "cache" / "kv")
+    with tree.directory("a", create=True):
+        pass
+
+    (tmp_path / "disk").rename(tmp_path / "larger disk")
+    (tmp_path / "disk").symlink_to(tmp_path / "larger disk")
+
+    with tree.directory("a") as directory:
+        assert os.path.samestat(os.fstat(directory), (tmp_path / "larger disk/kv/kveik-1/a").stat())
+
+
+def test_on_a_network_an_absent_file_is_looked_for_in_its_directory(tmp_path: Path) -> None:
+    check_root(tmp_path)
+
+    assert FileTree(tmp_path, fresh=True).open_file("a", "x.kvb") is None
+
+
+def test_a_file_may_be_written_over_another(tree: FileTree) -> None:
+    with tree.directory() as directory:
+        assert tree.publish(directory, "a", "a.kvb", [b"first"])
+        assert tree.publish(directory, "a", "a.kvb", [b"second"], over=True)
+    assert (tree.root / "kveik-1" / "a.kvb").read_bytes() == b"second"
+    assert names(tree) == ["a.kvb"]
+
+
+def test_a_replacement_that_fails_leaves_nothing_behind(tree: FileTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "replace", refusing(errno.EIO))
+    with tree.directory() as directory, pytest.raises(OSError, match="Input/output error"):
+        tree.replace(directory, "sweeper", "sweeper.lease", b"note")
+    assert names(tree) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_what_is_only_convenient_may_fail_on_a_full_disk_but_not_otherwise(code: int) -> None:
+    with unless_full():
+        raise OSError(code, "full")
+    with pytest.raises(OSError, match="read-only"), unless_full():
+        raise OSError(errno.EROFS, "read-only")
+
+
+def test_files_of_the_tier_are_never_mapped() -> None:
+    """A mapped file that is cut short on a server kills the process that reads it."""
+    sources = Path(filesystem_files.__file__).parent.glob("filesystem*.py")
+    assert [source.name for source in sources if "mmap" in source.read_text()] == []

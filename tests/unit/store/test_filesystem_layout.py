@@ -92,3 +92,9 @@ def test_names_of_others_are_not_ours(name: str) -> None:
 def test_other_directories_hold_no_namespace(name: str) -> None:
     assert not layout.is_namespace_directory(name)
     assert not layout.is_fan_directory(name)
+
+
+def test_a_writers_file_has_its_name() -> None:
+    assert layout.is_writer_name(layout.writer_name("0123456789abcdef"))
+    assert not layout.is_writer_name("0123456789abcde.writer")
+    assert not layout.is_writer_name("notes")

@@ -45,6 +45,15 @@ def test_a_note_survives_its_text_form() -> None:
     assert LeaseNote.parse(note.pack()) == note
 
 
+def test_a_note_says_who_writes_and_how_long_the_count_took_if_it_is_of_a_version_that_does() -> None:
+    note = LeaseNote("me", "host", 10, 3, Count(2, 100, 1 << 40), ("a", "b"), 1.5)
+    older = {name: value for name, value in json.loads(note.pack()).items() if name not in ("writers", "took_s")}
+
+    assert LeaseNote.parse(note.pack()) == note
+    assert LeaseNote.parse(json.dumps(older).encode()) == replace(note, writers=(), took_s=0.0)
+    assert LeaseNote.parse(replace(note, took_s=-5.0).pack()) == replace(note, took_s=0.0)
+
+
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b"7", b"\xff", b'{"owner": "x", "count": []}', OWN.pack()[:-3]])
 def test_other_content_is_no_note(raw: bytes) -> None:
     assert LeaseNote.parse(raw) is None
@@ -198,3 +207,16 @@ def test_nothing_is_left_beside_the_lease(one: Host, two: Host, tmp_path: Path, 
         clock.advance(STALE_S)
 
     assert [file.name for file in (tmp_path / "kveik-1").iterdir()] == ["sweeper.lease"]
+
+
+def test_a_count_is_told_at_once_by_the_owner_and_by_nobody_else(one: Host, two: Host) -> None:
+    one.keep()
+    two.keep()
+
+    one.lease.announce(Count(1, 5, 500), ["a", "b"], 0.25)
+    two.lease.announce(Count(7, 7, 7), [], 9.0)
+    two.keep()
+
+    assert two.lease.seen is not None
+    assert (two.lease.seen.owner, two.lease.seen.count) == (one.lease.owner, Count(1, 5, 500))
+    assert (two.lease.seen.writers, two.lease.seen.took_s) == (("a", "b"), 0.25)
