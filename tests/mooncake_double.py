@@ -114,10 +114,15 @@ class Double:
         package = folder / "double" / "mooncake"
         package.mkdir(parents=True)
         (package / "__init__.py").touch()
-        (package / "store.py").write_text(LIBRARY)
+        self._library = package / "store.py"
+        self.be(LIBRARY)
         self._faults = folder / "faults"
         self.environment = {"PYTHONPATH": str(package.parent), "DOUBLE_FAULTS": str(self._faults)}
         self.tell()
+
+    def be(self, library: str) -> None:
+        """From its next start on, the library is this text."""
+        self._library.write_text(library)
 
     def tell(self, **faults: int | str) -> None:
         """From now on these operations do that; all others work."""

@@ -54,7 +54,7 @@ class Host:
         try:
             self._library = importlib.import_module("mooncake.store")
         except ImportError as error:
-            return {"ready": False, "kind": "import", "why": str(error)}
+            return {"ready": False, "kind": "import", "why": f"{error} (on Debian it needs libibverbs1)"}
         self._store = self._library.MooncakeDistributedStore()
         if not hasattr(self._store, "batch_put_session_start"):
             return {"ready": False, "kind": "import", "why": "it is older than 0.3.13, the first one with put sessions"}

@@ -176,6 +176,41 @@ def test_memory_that_the_library_does_not_take_is_a_store_that_cannot_be_joined(
     wait_until(lambda: "65536 bytes were not registered: -600" in client.why_not, "it failed", PATIENCE_S)
 
 
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        ("raise ImportError('libibverbs.so.1: no such file')", "libibverbs.so.1: no such file .*needs libibverbs1"),
+        ("class MooncakeDistributedStore: pass", "older than 0.3.13"),
+    ],
+)
+def test_a_library_that_cannot_be_used_at_all_is_said_at_once_with_the_reason(
+    open_client: Open, double: Double, library: str, words: str
+) -> None:
+    double.be(library)
+
+    with pytest.raises(StoreError, match=words):
+        open_client().wait_ready(PATIENCE_S)
+
+
+def test_places_count_over_all_memory_one_piece_after_the_other(double: Double, staging: Staging) -> None:
+    second = Staging(4096)
+    memory = [(staging.fd, staging.size), (second.fd, second.size)]
+    client = MooncakeClient(double.plan(), lambda: [(os.dup(fd), size) for fd, size in memory], part="two")
+    try:
+        ready(client)
+        first, piece = staging.take(4), second.take(4)
+        assert first is not None
+        assert piece is not None
+        piece.view[:] = b"abcd"
+
+        assert codes(client, "put", keys=["k"], at=[staging.size], sizes=[4], prefer=[]) == [0]
+        assert codes(client, "get", keys=["k"], at=[0], sizes=[4]) == [4]
+        assert bytes(first.view) == b"abcd"
+    finally:
+        client.close()
+        second.close()
+
+
 @pytest.mark.parametrize(("how", "words"), [("crash", "signal 6"), ("raise", "RuntimeError: told to")])
 def test_a_library_that_crashes_takes_nobody_with_it_and_is_back_soon(
     open_client: Open, double: Double, records: list[Record], how: str, words: str
