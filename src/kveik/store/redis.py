@@ -217,7 +217,7 @@ class RedisStore:
         reason = reason_of(error)
         if reason in ("unavailable", "timeout"):
             self._doubtful.set()  # it may come back without what it had
-        return failed(reason, f"{self._link.place}: {error}")
+        return failed(reason, f"{self._link.place}: {str(error).rstrip('.')}")
 
     def _count(self, blocks: int, size: int) -> None:
         with self._lock:

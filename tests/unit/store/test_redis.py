@@ -1,6 +1,8 @@
 """The Redis tier against a real server: what the contract suite does not ask."""
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kveik.clock import Deadline
+from kveik.engine.process import free_port
 from kveik.errors import StoreError
 from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import REQUIRED_FACTS, Namespace
@@ -168,6 +171,36 @@ def test_a_user_with_the_rights_that_the_page_names_can_do_everything(tmp_path: 
     assert opened.delete([block.key])[0].status is Status.DELETED
     assert not [note for note in opened.stats().notes if "not known" in note]
     opened.close()
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that vouches for itself, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl here, which makes the certificate")
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    words = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=kveik"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    return certificate, key
+
+
+def test_with_tls_only_a_server_that_the_system_trusts_is_talked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = _certificate(tmp_path)
+    port = free_port()
+    tls = ["--tls-port", str(port), "--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
+    with running_redis(tmp_path, *tls, "--tls-auth-clients", "no") as secured:
+        settings = secured.settings(address=f"127.0.0.1:{port}", tls=True)
+        with pytest.raises(StoreError, match="certificate verify failed"):
+            RedisStore.open(settings)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        opened = RedisStore.open(settings)
+        block = make_block(1, payload_bytes=1 << 20)
+        assert put(opened, block) == [Status.STORED]
+        assert block.is_in(_read(opened, block))
+        opened.close()
 
 
 def test_a_server_that_is_not_there_cannot_be_opened(tmp_path: Path) -> None:
