@@ -11,6 +11,7 @@ the round before once more, and deletes older ones: at most a few are in a tier 
 are deleted only after no store's lease on a block that was read can last any more.
 """
 
+import logging
 import secrets
 import threading
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ LEFT_MAX = 16
 READ_MAX_BYTES = 32 << 20
 TICK_S = 0.25
 CLOSE_S = 2.0
+
+_log = logging.getLogger(__name__)
 
 
 class TierProbe:
@@ -268,4 +271,8 @@ class TierProbes:
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
             for probe in self._probes:
-                probe.tick()
+                try:
+                    probe.tick()
+                except Exception:  # noqa: BLE001
+                    # Supervision: without further rounds, a fenced tier would stay so for ever.
+                    _log.exception("unexpected error in %r", probe)

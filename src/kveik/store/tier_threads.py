@@ -49,6 +49,7 @@ class TierThreads:
                     self._start_thread()
                 return future
         future.cancel()
+        future.set_running_or_notify_cancel()  # so that nobody waits for it
         return future
 
     def _start_thread(self) -> None:

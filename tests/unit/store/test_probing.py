@@ -9,7 +9,7 @@ from kveik.breaker import CLOSED, OPEN, BreakerPolicy
 from kveik.clock import Deadline, FakeClock
 from kveik.kv.keys import BlockKey
 from kveik.records import OutageRecord, Record, StateRecord, TransferRecord
-from kveik.store.base import BlockResult, BlockStore, Status
+from kveik.store.base import BlockResult, BlockStore, Status, StoreStats
 from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.faulty import Faults, FaultyStore
 from kveik.store.guarded import GuardedStore
@@ -372,3 +372,61 @@ def test_closing_waits_for_no_stuck_round(tier: Probed) -> None:
 
 def test_the_repr_states_the_course(tier: Probed) -> None:
     assert repr(tier.probe).startswith("TierProbe('memory', ProbeCourse(period_s=15.0")
+
+
+def test_a_tick_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    class Forgetful(MemoryStore):
+        asked = 0
+
+        def stats(self) -> StoreStats:
+            self.asked += 1
+            if self.asked == 1:
+                raise ZeroDivisionError("a defect")
+            return super().stats()
+
+    store = Forgetful()
+    guard = GuardedStore(store)
+    probes = TierProbes([(store, guard)], period_s=0.05, deadline_s=5.0).start()
+    wait_until(lambda: probes._probes[0]._course.good >= 2, "rounds go on")
+    probes.close()
+    guard.close()
+
+
+LIES = {
+    "acknowledges and does not store": Faults(lose=True),
+    "stores wrong bytes": Faults(corrupt=True),
+    "finds another block": Faults(foreign=True),
+    "serves another block": Faults(foreign=True, unverified=True),
+    "refuses": Faults(fail="unavailable"),
+}
+
+
+def usable_within(tier: Probed, wanted: bool, seconds: float) -> bool:
+    """Let time pass in steps as the probing thread does."""
+    for _ in range(int(seconds / 0.25)):
+        if tier.guard.standing.usable is wanted:
+            return True
+        tier.clock.advance(0.25)
+        tier.probe.tick()
+        tier.settle()
+    return tier.guard.standing.usable is wanted
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("begins_after_s", [0.0, 7.0, 16.25, 44.75])
+def test_whatever_it_does_wrong_is_seen_within_a_minute_and_forgiven_within_half_of_one(
+    tier: Probed, lie: str, begins_after_s: float
+) -> None:
+    assert not usable_within(tier, False, begins_after_s)
+    tier.faulty.faults = LIES[lie]
+    assert usable_within(tier, False, 60.0)
+    tier.faulty.faults = Faults()
+    assert usable_within(tier, True, 30.0)
+
+
+@pytest.mark.parametrize("begins_after_s", [16.25, 44.75])
+def test_an_empty_tier_is_seen_within_a_minute(tier: Probed, begins_after_s: float) -> None:
+    assert not usable_within(tier, False, begins_after_s)
+    tier.faulty.forget_everything()
+    assert usable_within(tier, False, 60.0)
+    assert usable_within(tier, True, 30.0)

@@ -160,3 +160,10 @@ stuck.wait()
     ended = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
 
     assert ended.returncode == 0
+
+
+def test_nobody_waits_for_a_call_that_came_after_the_end(threads: Threads) -> None:
+    threads.close()
+    late = threads.submit(lambda: 42)
+    assert wait([late], timeout=20.0).done == {late}
+    assert late.cancelled()
