@@ -281,7 +281,7 @@ class Node:
     def __init__(self, folder: Path, mounted: SlowMount) -> None:
         folder.mkdir()
         self.folder = folder
-        self.agent = AgentProcess(folder, filesystem=str(mounted.target / "kv"))
+        self.agent = AgentProcess(folder, filesystem=str(mounted.target / "kv"), probe_period_s=0)
 
     def store(self, keys: list[BlockKey]) -> None:
         client = connected(self.folder)

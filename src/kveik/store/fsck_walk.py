@@ -17,7 +17,7 @@ from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.errors import StoreError
 from kveik.kv import frame
 from kveik.kv.keys import BlockKey
-from kveik.store.filesystem_files import FileIdentity, FileTree, identify, process_alive, read_into
+from kveik.store.filesystem_files import FileIdentity, FileTree, forget_pages, identify, process_alive, read_into
 from kveik.store.filesystem_layout import (
     FORMAT_DIRECTORY,
     NAMESPACE_NAME,
@@ -208,6 +208,8 @@ class FolderWalk:
     def _remove(self, suspect: _Suspect) -> None:
         """Remove the file if a second look finds the same file with the same fault."""
         with contextlib.suppress(OSError):  # what vanished or cannot be removed is left as it is
+            with self._tree.directory(*filter(None, suspect.directory.split("/"))) as descriptor:
+                forget_pages(descriptor, suspect.name)
             again, identity = self._judge(suspect.directory, suspect.name)
             same = identity is not None and suspect.identity is not None and identity.same_file(suspect.identity)
             if again is None or not same or again.finding is not suspect.found.finding:

@@ -42,7 +42,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    with running_agent(tmp_path, filesystem=str(tmp_path / "tier")) as agent:
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier"), probe_period_s=0.0) as agent:
         made = Node(tmp_path, agent)
         yield made
         for client in made.clients:
