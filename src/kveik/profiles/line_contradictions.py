@@ -10,8 +10,16 @@ from typing import Any
 from kveik.profiles.known_options import Known
 from kveik.profiles.line_finding import Finding, Given, value, version_key, whole
 
-_JSON = ("kv_transfer_config", "speculative_config", "compilation_config", "additional_config", "hf_overrides",
-         "engram_config", "kv_events_config", "model_loader_extra_config")  # fmt: skip
+_JSON = (
+    "kv_transfer_config",
+    "speculative_config",
+    "compilation_config",
+    "additional_config",
+    "hf_overrides",
+    "engram_config",
+    "kv_events_config",
+    "model_loader_extra_config",
+)
 _LOOPBACK = ("127.", "localhost", "0.0.0.0", "::1")  # noqa: S104 (refused here)
 
 
@@ -58,8 +66,13 @@ def _batch(given: Given) -> Iterator[Finding]:
     tokens, requests = whole(given, "max_num_batched_tokens"), whole(given, "max_num_seqs")
     if tokens is not None and requests is not None and tokens < requests:
         told = f"{tokens} is less than --max-num-seqs {requests}"
-        yield Finding("error", "--max-num-batched-tokens", told, f"--max-num-batched-tokens {requests} or more",
-                      "vLLM 0.32, vllm/config/scheduler.py")  # fmt: skip
+        yield Finding(
+            "error",
+            "--max-num-batched-tokens",
+            told,
+            f"--max-num-batched-tokens {requests} or more",
+            "vLLM 0.32, vllm/config/scheduler.py",
+        )
 
 
 def _group(given: Given) -> Iterator[Finding]:
@@ -67,8 +80,13 @@ def _group(given: Given) -> Iterator[Finding]:
     size, local = whole(given, "data_parallel_size") or 1, whole(given, "data_parallel_size_local")
     start, headless = whole(given, "data_parallel_start_rank"), "headless" in given
     if local is not None and local > size:
-        yield Finding("error", "--data-parallel-size-local", f"{local} ranks here are more than {size} in all",
-                      f"--data-parallel-size {local} or more", source)  # fmt: skip
+        yield Finding(
+            "error",
+            "--data-parallel-size-local",
+            f"{local} ranks here are more than {size} in all",
+            f"--data-parallel-size {local} or more",
+            source,
+        )
     if start is not None and start >= size:
         yield Finding(
             "error", "--data-parallel-start-rank", f"rank {start} is beyond the last one, {size - 1}", "", source
@@ -96,8 +114,13 @@ def _length(given: Given) -> Iterator[Finding]:
     except ValueError:
         bad = "$" not in share
     if bad:
-        yield Finding("error", "--gpu-memory-utilization", f"{share} is no share of the memory", "0.9",
-                      "vLLM 0.32, vllm/config/cache.py")  # fmt: skip
+        yield Finding(
+            "error",
+            "--gpu-memory-utilization",
+            f"{share} is no share of the memory",
+            "0.9",
+            "vLLM 0.32, vllm/config/cache.py",
+        )
 
 
 def _prefix(given: Given) -> Iterator[Finding]:
@@ -110,29 +133,52 @@ def _prefix(given: Given) -> Iterator[Finding]:
 def _graphs(given: Given, environment: Mapping[str, str], compilation: Any) -> Iterator[Finding]:
     mode = compilation.get("cudagraph_mode") if isinstance(compilation, dict) else None
     if "enforce_eager" in given and mode not in {None, "NONE"}:
-        yield Finding("error", "--enforce-eager", f"it turns graphs off, and --compilation-config asks for {mode}",
-                      "one of the two", "vLLM 0.32, vllm/config/compilation.py")  # fmt: skip
+        yield Finding(
+            "error",
+            "--enforce-eager",
+            f"it turns graphs off, and --compilation-config asks for {mode}",
+            "one of the two",
+            "vLLM 0.32, vllm/config/compilation.py",
+        )
     if environment.get("ASCEND_LAUNCH_BLOCKING") == "1" and "enforce_eager" not in given:
-        yield Finding("error", "ASCEND_LAUNCH_BLOCKING", "blocking launches are refused in graph mode", "unset it, or "
-                      "--enforce-eager for debugging", "vllm-ascend, ACL_Graph.md")  # fmt: skip
+        yield Finding(
+            "error",
+            "ASCEND_LAUNCH_BLOCKING",
+            "blocking launches are refused in graph mode",
+            "unset it, or --enforce-eager for debugging",
+            "vllm-ascend, ACL_Graph.md",
+        )
 
 
 def _engram(given: Given, engram: Any) -> Iterator[Finding]:
     shared = isinstance(engram, dict) and engram.get("dp_shared_memory")
     if shared and (whole(given, "data_parallel_size") or 1) < 2:
-        yield Finding("error", "--engram-config", "dp_shared_memory needs several data-parallel ranks",
-                      "leave it out", "vLLM 0.32, vllm/config/engram.py")  # fmt: skip
+        yield Finding(
+            "error",
+            "--engram-config",
+            "dp_shared_memory needs several data-parallel ranks",
+            "leave it out",
+            "vLLM 0.32, vllm/config/engram.py",
+        )
 
 
 def _transfer(
-    config: Mapping[str, Any], environment: Mapping[str, str], connectors: Collection[str], ascend: str,
+    config: Mapping[str, Any],
+    environment: Mapping[str, str],
+    connectors: Collection[str],
+    ascend: str,
     backends: Mapping[str, Any],
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[Finding]:
     name = str(config.get("kv_connector", ""))
     flag = "--kv-transfer-config"
     if name and name not in connectors and not config.get("kv_connector_module_path"):
-        yield Finding("error", flag, f"no connector is called {name}: vLLM would say \"Unsupported connector type\"",
-                      ", ".join(sorted(connectors)), "vLLM 0.32, kv_connector/factory.py")  # fmt: skip
+        yield Finding(
+            "error",
+            flag,
+            f'no connector is called {name}: vLLM would say "Unsupported connector type"',
+            ", ".join(sorted(connectors)),
+            "vLLM 0.32, kv_connector/factory.py",
+        )
     if name and not config.get("kv_role"):
         yield Finding(
             "error", flag, "it has no kv_role", '"kv_role": "kv_both"', "vLLM 0.32, vllm/config/kv_transfer.py"
@@ -147,8 +193,13 @@ def _backend(
 ) -> Iterator[Finding]:
     row = backends.get(backend)
     if row is None:
-        yield Finding("error", "--kv-transfer-config", f"AscendStore has no backend {backend!r}",
-                      ", ".join(backends), "vllm-ascend 0.30, kv_pool.md")  # fmt: skip
+        yield Finding(
+            "error",
+            "--kv-transfer-config",
+            f"AscendStore has no backend {backend!r}",
+            ", ".join(backends),
+            "vllm-ascend 0.30, kv_pool.md",
+        )
         return
     if backend == "yuanrong" and version_key(ascend) < version_key("0.19.1rc1"):
         told = f"vllm-ascend {ascend} has no backend yuanrong: the engine would end at an assertion"
