@@ -20,6 +20,8 @@ EPILOG = """\
   kveik doctor --list                             which there are
   kveik doctor versions --python /venv/bin/python whether the engines' packages go together, and were not patched
   pip freeze | kveik doctor versions --from -     the same of a list; the name of an image will do, too
+  kveik doctor environment --pid 1234             what the variables of a running engine do
+  kveik doctor environment --from engine.env      the same of lines NAME=VALUE
 
 Nothing is changed. Each check has a time limit. What cannot be known is called unknown.
 
@@ -45,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from", dest="source", metavar="FILE", help="read a list instead of looking here; -: from a pipe"
     )
+    parser.add_argument("--pid", type=int, default=0, metavar="PID", help="look at the environment of this process")
     parser.add_argument("--ascend", type=Path, default=Path(_ASCEND), metavar="DIR", help=f"where CANN is ({_ASCEND})")
     parser.add_argument("--json", action="store_true", help="print the answers as one JSON list")
 
@@ -89,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 def _context(args: argparse.Namespace) -> "Context":
     from kveik.doctor.check import Context
 
-    return Context(args.python, os.environ, _pasted(args.source), ascend=args.ascend)
+    return Context(args.python, os.environ, _pasted(args.source), args.pid, args.ascend)
 
 
 def _pasted(source: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kveik.doctor.check import Check
+from kveik.doctor.environment_check import check_environment
 from kveik.doctor.versions_check import check_versions
 from kveik.errors import ConfigError
 
@@ -12,6 +13,13 @@ CHECKS: tuple[Check, ...] = (
         "software",
         "do the installed versions go together, and are their files as they were delivered?",
         check_versions,
+        120.0,
+    ),
+    Check(
+        "environment",
+        "settings",
+        "do the variables that are set have values that are taken, and does anything read them?",
+        check_environment,
         120.0,
     ),
 )

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,31 @@ def test_without_the_package_that_compares_versions_it_says_what_to_install() ->
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 3
     assert "pip install 'kveik[doctor]'" in ended.stderr
+
+
+def test_an_environment_is_judged_from_lines(pasted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pasted.write_text("export VLLM_USE_V1=1\nPYTHONHASHSEED=0\n")
+    assert main(["doctor", "environment", "--from", str(pasted)]) == 1
+    assert "wrong: VLLM_USE_V1: set, and nothing reads it any more" in capsys.readouterr().out
+
+
+def test_one_text_cannot_answer_two_questions(pasted: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pasted.write_text("A=1\n")
+    assert main(["doctor", "--from", str(pasted)]) == 2
+    assert "name it" in capsys.readouterr().err
+    assert main(["doctor", "--group", "settings", "--from", str(pasted)]) == 0
+
+
+def test_a_process_that_is_not_there_cannot_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "environment", "--pid", "4194999"]) == 3
+    assert "not done: environment: cannot read" in capsys.readouterr().out
+
+
+def test_all_checks_run_where_none_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name != "PATH"]:
+        monkeypatch.delenv(name)
+    assert main(["doctor", "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    assert [answer["check"] for answer in answers] == ["versions", "environment"]
