@@ -70,6 +70,15 @@ class AgentSettings:
     cascade_queue_bytes: int = setting(
         1 << 30, "Blocks waiting to be written to lower tiers; more are not written.", unit="bytes", minimum=0
     )
+    cascade_bytes_per_s: int = setting(
+        0, "Most that is written to each lower tier; 0: as fast as it goes.", unit="bytes/s", minimum=0
+    )
+    admission: str = setting(
+        "all",
+        "Which blocks go down to lower tiers: all of them, or only those that are computed or asked for a second time; "
+        "either way these go first.",
+        choices=("all", "second_touch"),
+    )
     breaker_failures: int = setting(3, "Failures in a row that leave a tier out.", minimum=1)
     breaker_open_s: float = setting(
         1.0, "First pause of a tier that is left out; doubles.", unit="s", minimum=0.01, maximum=WAIT_MAX_S
@@ -104,6 +113,11 @@ class ConnectorSettings:
     )
     load_deadline_max_s: float = setting(
         30.0, "Upper bound of the measured load deadline.", unit="s", minimum=0.05, maximum=600.0
+    )
+    load_choice: str = setting(
+        "measured",
+        "How much of a hit is loaded: what is faster than computing by what was measured, or always all of it.",
+        choices=("measured", "always"),
     )
     save: bool = setting(True, "Save new blocks; false: only read what others saved.")
     save_decoded: bool = setting(True, "Save blocks of generated text too: next turns and preempted requests hit.")

@@ -29,6 +29,7 @@ from kveik.agent.protocol import (
     Done,
     Drop,
     Dropped,
+    EngineRates,
     Grant,
     Granted,
     Hello,
@@ -164,14 +165,17 @@ class AgentClient:
         ranks: Sequence[int],
         parts: Sequence[tuple[int, Sequence[bytes]]],
         deadline_s: float,
+        engine: EngineRates | None = None,
     ) -> "Future[Located]":
         """Ask which blocks are there, without waiting: ``parts`` are (group, block hashes).
 
-        The future gives :class:`Located`, or raises an :class:`AgentError`; cancel it to give up.
+        ``engine`` tells the agent, by the way, what this engine learned. The future gives :class:`Located`,
+        or raises an :class:`AgentError`; cancel it to give up.
         """
         request = Lookup(
-            next(self._ids), namespace, list(ranks), [(group, list(hashes)) for group, hashes in parts], deadline_s
-        )
+            next(self._ids), namespace, list(ranks), [(group, list(hashes)) for group, hashes in parts], deadline_s,
+            engine,
+        )  # fmt: skip
         future: Future[Any] = self._submit(request, deadline_s)
         return future
 

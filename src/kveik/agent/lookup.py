@@ -1,8 +1,11 @@
 """From a lookup to packed keys, and from the places of all ranks to one answer. Pure."""
 
-from kveik.agent.protocol import ABSENT, Located, Lookup
+from collections.abc import Sequence
+
+from kveik.agent.protocol import ABSENT, ARENA, Located, Lookup, TierRate
 from kveik.errors import KeyFormatError, ProtocolError
 from kveik.kv.keys import HASH_SIZES, key_prefix
+from kveik.store.tier_rates import TierRate as Rate
 
 KEYS_MAX = 1 << 20
 
@@ -25,7 +28,16 @@ def lookup_keys(request: Lookup) -> list[bytes]:
         raise ProtocolError(str(error)) from error
 
 
-def located(request: Lookup, places: bytearray) -> Located:
+def tier_rate(tier: int, rate: Rate) -> TierRate | None:
+    """A tier's rate as engines are told it; None while nothing is known."""
+    if rate.get is None:
+        return None
+    fixed_s, byte_s = rate.get.coefficients
+    sigma = rate.get.sigma_at(rate.get.at_s + rate.age_s)
+    return TierRate(ARENA + 1 + tier, fixed_s, byte_s, sigma, rate.get.samples, rate.age_s, rate.waiting_bytes)
+
+
+def located(request: Lookup, places: bytearray, rates: Sequence[TierRate] = ()) -> Located:
     """Fold the places of all ranks: absent if one rank lacks the block, else the slowest place."""
     answer: list[bytes] = []
     start = 0
@@ -38,4 +50,4 @@ def located(request: Lookup, places: bytearray) -> Located:
             answer.append(bytes(by_rank[0]))
         else:
             answer.append(bytes(0 if ABSENT in ranks else max(ranks) for ranks in zip(*by_rank, strict=True)))
-    return Located(request.id, answer)
+    return Located(request.id, answer, list(rates))

@@ -56,7 +56,10 @@ class NodeAgent:
                 deadline_s=settings.tier_deadline_s,
                 clock=clock,
             )
-            self.service = AgentService(self.arena, self.lower, listener=self._tell, tally=self.tally, clock=clock)
+            self.service = AgentService(
+                self.arena, self.lower,
+                listener=self._tell, tally=self.tally, clock=clock, admission=settings.admission,
+            )  # fmt: skip
             self._server = AgentServer(self.service, self.socket_path)
             undo.pop_all()
         self._prefault = threading.Thread(target=self._fault_pages_in, name="kveik-prefault", daemon=True)
@@ -113,6 +116,7 @@ class NodeAgent:
             clock=clock,
             policy=BreakerPolicy(settings.breaker_failures, settings.breaker_open_s, settings.breaker_open_max_s),
             hang_s=settings.tier_deadline_s,
+            write_bytes_per_s=settings.cascade_bytes_per_s,
         )
 
     def _fault_pages_in(self) -> None:

@@ -5,7 +5,7 @@ Several readers may want one block at once; it is fetched once, and the others w
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 
@@ -44,9 +44,12 @@ class _Wanted:
 class Promoter:
     """Reads for all connections of one agent. Blocks the calling thread, up to the deadline."""
 
-    def __init__(self, arena: Arena, lower: LowerTiers) -> None:
+    def __init__(
+        self, arena: Arena, lower: LowerTiers, brought_up: Callable[[Sequence[int]], None] = lambda _: None
+    ) -> None:
         self._arena = arena
         self._lower = lower
+        self._brought_up = brought_up
         self._writer = Writer.of(os.getpid())
         self._lock = threading.Lock()
         self._under_way: dict[BlockKey, Future[Outcome]] = {}
@@ -150,6 +153,7 @@ class Promoter:
             return Outcome(Status.FAILED, reason="foreign")
         else:
             self._arena.commit([slot], [digest], pin=True)
+            self._brought_up([slot])
             return Outcome(Status.HIT, slot, ARENA + 1 + tier)
         return Outcome(result.status, reason=result.reason)
 

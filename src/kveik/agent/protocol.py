@@ -20,6 +20,10 @@ Life of a block being read::
     client copies payloads out of the slots, verifying them (see below)
     Release(lease) -> Done
 
+Fields that came later have defaults and are left out of account by who does not know them, so agents and engines of
+different age understand each other: without rates an engine loads whatever is there. What changes the meaning of a
+message, or adds one, needs another version, and both sides refuse that in words.
+
 Leases end with their connection. The agent may also take back a *read* lease that is older
 than it is willing to wait, so a reader must compare the slot's header page before and after
 its copy and treat a change as a failed read (a slot's header is cleared before its reuse).
@@ -72,19 +76,73 @@ class Welcome(Message, frozen=True):
     notes: list[str]
 
 
+class TierGain(msgspec.Struct, frozen=True):
+    """What loads from one tier were worth to an engine.
+
+    ``saved_s``: computing that they made unnecessary, less the time they took; ``lost_s``: where that was negative.
+    """
+
+    tokens: int = 0
+    saved_s: float = 0.0
+    lost_s: float = 0.0
+
+
+class EngineRates(msgspec.Struct, frozen=True):
+    """What an engine learned, for people: they ask the agent.
+
+    ``prefill`` are seconds for a step, for a token, and for a token and each that it attends to; ``prefill_sigma`` is
+    the standard deviation of the logarithm of seen over expected. ``step_tokens`` is how many tokens one step computes
+    at most, ``token_bytes`` how many bytes of all ranks a token's blocks have. ``path`` are seconds for a load and for
+    each of its bytes from the arena. ``gains`` are by name of the tier, since the engine told them last.
+    """
+
+    prefill: list[float] = []
+    prefill_sigma: float = 0.0
+    prefill_steps: int = 0
+    step_tokens: int = 0
+    token_bytes: float = 0.0
+    path: list[float] = []
+    path_sigma: float = 0.0
+    gains: dict[str, TierGain] = {}
+
+
 class Lookup(Message, frozen=True):
-    """Which blocks are there for all of ``ranks``? ``parts`` is a list of (group, block hashes)."""
+    """Which blocks are there for all of ``ranks``? ``parts`` is a list of (group, block hashes).
+
+    ``engine`` comes along now and then.
+    """
 
     namespace: bytes
     ranks: list[int]
     parts: list[tuple[int, list[bytes]]]
     deadline_s: float
+    engine: EngineRates | None = None
+
+
+class TierRate(msgspec.Struct, frozen=True, array_like=True):
+    """How fast a lower tier is: a read of ``n`` bytes is expected to take ``fixed_s + n * byte_s`` seconds.
+
+    ``sigma`` is the standard deviation of the logarithm of seen over expected. ``waiting_bytes`` are asked for and not
+    there yet, by any engine of this node; ``age_s`` is how long ago the tier was timed last.
+    """
+
+    place: int
+    fixed_s: float
+    byte_s: float
+    sigma: float
+    samples: int
+    age_s: float = 0.0
+    waiting_bytes: int = 0
 
 
 class Located(Message, frozen=True):
-    """One byte string a part, one byte a hash: the slowest place over all ranks, 0 if one lacks it."""
+    """One byte string a part, one byte a hash: the slowest place over all ranks, 0 if one lacks it.
+
+    ``rates`` are those of the lower tiers among the places, as far as they are known.
+    """
 
     places: list[bytes]
+    rates: list[TierRate] = []
 
 
 class Read(Message, frozen=True):

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from kveik.agent.cascading import Cascade
+from kveik.agent.engine_books import EngineBooks
 from kveik.agent.leases import Leases, ReadLease, WriteLease
-from kveik.agent.lookup import located, lookup_keys
+from kveik.agent.lookup import located, lookup_keys, tier_rate
 from kveik.agent.namespaces import Namespaces
 from kveik.agent.promotion import Outcome, Promoter
 from kveik.agent.protocol import (
@@ -50,6 +52,7 @@ from kveik.kv.frame import frame_bytes
 from kveik.kv.keys import NAMESPACE_BYTES, BlockKey
 from kveik.kv.namespace import Namespace
 from kveik.records import FailureRecord, Listener, LookupRecord, StateRecord, TransferRecord
+from kveik.store.admission import ALL
 from kveik.store.arena import Arena
 from kveik.store.base import Status
 from kveik.store.tiered import LowerTiers
@@ -87,13 +90,16 @@ class AgentService:
         listener: Listener,
         tally: Tally,
         clock: Clock = SYSTEM_CLOCK,
+        admission: str = ALL,
     ) -> None:
         self.arena = arena
         self._lower = lower
         self._listener = listener
         self._tally = tally
         self._clock = clock
-        self._promoter = Promoter(arena, lower)
+        self._cascade = Cascade(arena, lower, admission, listener)
+        self._promoter = Promoter(arena, lower, self._cascade.brought_up)
+        self._books = EngineBooks()
         self._namespaces = Namespaces()
         self._sessions: dict[int, Session] = {}
         self._started_s = clock.monotonic()
@@ -127,6 +133,7 @@ class AgentService:
     def end(self, session: Session) -> None:
         """The connection is gone: free what it held, except what its process may still write."""
         self._sessions.pop(id(session), None)
+        self._books.ended(id(session))
         for lease in session.leases.close():
             if isinstance(lease, WriteLease):
                 self.arena.orphan(lease.held)
@@ -141,7 +148,7 @@ class AgentService:
         answer: Answer | Job
         match request:
             case Lookup():
-                answer = self._lookup(request)
+                answer = self._lookup(session, request)
             case Read():
                 answer = self._read(session, request)
             case Reserve():
@@ -171,13 +178,17 @@ class AgentService:
 
     # -- lookup -----------------------------------------------------------------------------
 
-    def _lookup(self, request: Lookup) -> Answer | Job:
+    def _lookup(self, session: Session, request: Lookup) -> Answer | Job:
         start_s = self._clock.monotonic()
         keys = lookup_keys(request)
-        places = bytearray(ARENA if slot >= 0 else ABSENT for slot in self.arena.locate(keys))
+        if request.engine is not None:
+            self._books.told(id(session), request.engine)
+        slots = self.arena.locate(keys)
+        places = bytearray(ARENA if slot >= 0 else ABSENT for slot in slots)
         self._listener(
             LookupRecord("arena", len(keys), len(keys) - places.count(ABSENT), self._clock.monotonic() - start_s)
         )
+        self._cascade.asked_for(slots)
         if ABSENT in places and self._lower.names:
             deadline = self._answer_by(request.deadline_s)
             return lambda: self._lookup_below(request, keys, places, deadline)
@@ -188,7 +199,8 @@ class AgentService:
         tiers = self._lower.lookup([BlockKey.from_packed(keys[index]) for index in absent], deadline)
         for index, tier in zip(absent, tiers, strict=True):
             places[index] = ABSENT if tier < 0 else ARENA + 1 + tier
-        return located(request, places)
+        rates = (tier_rate(tier, self._lower.rate(tier)) for tier in sorted(set(tiers) - {-1}))
+        return located(request, places, [rate for rate in rates if rate is not None])
 
     # -- read -------------------------------------------------------------------------------
 
@@ -242,6 +254,9 @@ class AgentService:
         refused = [r.reason for r in reservations if r.reason not in ("", "exists", "busy")]
         for reason in set(refused):
             self._listener(FailureRecord("arena", "put", "failed", reason, refused.count(reason)))
+        # Another engine computed these as well, or an earlier time did.
+        again = [key for key, found in zip(keys, reservations, strict=True) if found.reason == "exists"]
+        self._cascade.asked_for(self.arena.locate(again))
         grants = [
             _refusal(reservation.reason)
             if reservation.reason
@@ -265,25 +280,10 @@ class AgentService:
         slots = [lease.slots[index] for index in digests]
         self.arena.commit(slots, list(digests.values()), pin=True)
         self.arena.abort(set(lease.held) - set(slots))
-        self._cascade(slots)
+        self._cascade.committed(slots)
         seconds = self._clock.monotonic() - lease.opened_s
         self._listener(TransferRecord("arena", "put", len(slots), len(slots) * lease.payload_bytes, seconds))
         return Committed(request.id, [Status.STORED.value] * len(slots))
-
-    def _cascade(self, slots: Sequence[int]) -> None:
-        """Write freshly committed, pinned slots down in the background; each is unpinned after that."""
-        if not self._lower.names:
-            self.arena.unpin(slots)
-            return
-        dropped = 0
-        for slot in slots:
-            view = self.arena.view(slot)
-            key = self.arena.key(slot)
-            if not self._lower.cascade(key, view, None, partial(self.arena.unpin, [slot])):
-                self.arena.unpin([slot])
-                dropped += 1
-        if dropped:
-            self._listener(FailureRecord("cascade", "put", "failed", "busy", dropped))
 
     def _release(self, session: Session, request: Release) -> Answer:
         lease = session.leases.take(request.lease)
@@ -354,8 +354,15 @@ class AgentService:
             "uptime_s": round(self._clock.monotonic() - self._started_s, 3),
             **arena_state(self.arena, self._namespaces),
             "tiers": self._lower.stats(),
+            "gains": self._books.gains(),
             "connections": [
-                {"role": session.role, "label": session.label, "pid": session.peer_pid, "leases": len(session.leases)}
+                {
+                    "role": session.role,
+                    "label": session.label,
+                    "pid": session.peer_pid,
+                    "leases": len(session.leases),
+                    "learned": self._books.latest(id(session)),
+                }
                 for session in list(self._sessions.values())
             ],
             "counters": self._tally.counts(),

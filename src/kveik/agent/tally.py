@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 
-from kveik.records import EvictionRecord, FailureRecord, LookupRecord, Record, TransferRecord
+from kveik.records import AdmissionRecord, EvictionRecord, FailureRecord, LookupRecord, Record, TransferRecord
 
 
 class Tally:
@@ -39,6 +39,8 @@ def _increments(record: Record) -> dict[str, int]:
             }
         case FailureRecord():
             return {f"{record.tier}.{record.direction}_{record.kind}.{record.reason}": record.blocks}
+        case AdmissionRecord():
+            return {f"cascade.{record.outcome}": record.blocks}
         case EvictionRecord():
             return {f"{record.tier}.evicted_blocks": record.blocks, f"{record.tier}.evicted_bytes": record.bytes}
         case _:

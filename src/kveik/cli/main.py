@@ -18,6 +18,7 @@ COMMANDS = {
     "agent": "kveik.cli.agent",
     "router": "kveik.cli.router",
     "stats": "kveik.cli.stats",
+    "breakeven": "kveik.cli.breakeven",
     "store": "kveik.cli.store",
     "connect": "kveik.cli.connect",
     "key": "kveik.cli.key",
@@ -33,7 +34,6 @@ COMMANDS = {
     "roll": "kveik.cli.roll",
     "verify": "kveik.cli.verify",
     "launch": "kveik.cli.launch",
-    "plan": "kveik.cli.plan",
     "demo": "kveik.cli.demo",
     "sim-engine": "kveik.cli.sim_engine",
 }

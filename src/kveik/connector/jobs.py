@@ -47,11 +47,13 @@ class KveikWorkerMetadata(KVConnectorWorkerMetadata):
     """Workers to scheduler, once a step.
 
     ``saved`` counts for each save job the ranks that are done with it; ``loaded`` holds for each
-    request whose load ended the (group, block hash) pairs that failed on any rank.
+    request whose load ended the (group, block hash) pairs that failed on any rank, ``load_seconds`` how
+    long the slowest rank worked on it.
     """
 
     saved: dict[int, int] = field(default_factory=dict)
     loaded: dict[str, set[tuple[int, bytes]]] = field(default_factory=dict)
+    load_seconds: dict[str, float] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "KveikWorkerMetadata":
         """This and another rank's report as one."""
@@ -61,6 +63,8 @@ class KveikWorkerMetadata(KVConnectorWorkerMetadata):
             self.saved[job_id] = self.saved.get(job_id, 0) + ranks
         for request_id, failed in other.loaded.items():
             self.loaded.setdefault(request_id, set()).update(failed)
+        for request_id, seconds in other.load_seconds.items():
+            self.load_seconds[request_id] = max(seconds, self.load_seconds.get(request_id, 0.0))
         return self
 
 

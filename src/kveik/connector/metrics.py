@@ -35,6 +35,13 @@ COUNTERS = (
     MetricRow("lookup_seconds", "Time from asking the agent to its answer."),
     MetricRow("tokens_asked", "Tokens looked up beyond the engine's own hits."),
     MetricRow("tokens_found", "Tokens of usable hits that were found."),
+    MetricRow("tokens_allowed", "Tokens of those that were worth loading, as far as that was known."),
+    MetricRow(
+        "load_choices", "Hits by what was chosen: all, part or none of it; unknown or always (then all).", ("choice",)
+    ),
+    MetricRow("seconds_saved", "Computing that loads made unnecessary, less the time they took, by tier.", ("tier",)),
+    MetricRow("seconds_lost", "Time of loads beyond what computing would have taken, by tier.", ("tier",)),
+    MetricRow("sounded_blocks", "Blocks read to see how fast a tier is from which nothing was loaded.", ("tier",)),
     MetricRow("tokens_used", "Tokens that were loaded and used instead of computed."),
     MetricRow("tokens_lost", "Tokens of offered hits whose load failed and that were computed instead."),
     MetricRow("loaded_blocks", "Blocks loaded, by the tier that had them.", ("tier",)),

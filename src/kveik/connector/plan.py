@@ -109,6 +109,14 @@ class Found:
         """Each group's part and its answer."""
         return {part.group: (part, places) for part, places in zip(self.parts, self.places, strict=True)}
 
+    def has(self, group: int, block: int, absent: frozenset[tuple[int, bytes]] = frozenset()) -> bool:
+        """Whether a block is there, or in the engine already. ``absent`` as for :func:`usable`."""
+        part, places = self.by_group[group]
+        index = block - part.first_block
+        if index < 0:
+            return True
+        return index < len(places) and places[index] != 0 and (group, part.hashes[index]) not in absent
+
     def place(self, group: GroupSpec, block: int) -> int:
         """Where a block lies; blocks of the engine's own hit have no place."""
         part, places = self.by_group[group.index]
@@ -124,11 +132,7 @@ def usable(shape: Shape, found: Found, limit_tokens: int, absent: frozenset[tupl
     """
 
     def present(group: int, block: int) -> bool:
-        part, places = found.by_group[group]
-        index = block - part.first_block
-        if index < 0:
-            return True
-        return index < len(places) and places[index] != 0 and (group, part.hashes[index]) not in absent
+        return found.has(group, block, absent)
 
     hit = usable_hit(shape.groups, present, limit_tokens)
     if shape.drop_last_unit and hit.tokens > 0:

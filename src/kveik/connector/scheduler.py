@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kveik.agent.client import AgentClient
@@ -23,9 +23,11 @@ from kveik.config import ConnectorSettings
 from kveik.connector import plan
 from kveik.connector.adapters import RequestNamespaces
 from kveik.connector.jobs import KveikMetadata, KveikWorkerMetadata, LoadJob, SaveJob
+from kveik.connector.load_advice import EngineFacts, EngineLoad, Load, LoadAdvice
+from kveik.connector.load_choice import ALWAYS, Choice, Cut, refused_places
 from kveik.connector.metrics import StatsBox
 from kveik.connector.plan import BlockRef, Found, Shape
-from kveik.connector.prefill_rate import PrefillRate
+from kveik.connector.sounding import sound
 from kveik.errors import AgentError
 from kveik.kv.groups import GroupKind
 
@@ -39,6 +41,8 @@ PATIENCE_S = 0.002
 OFFER_LIFETIME_S = 2.0
 FAILED_KEYS_KEPT = 4096
 FAILED_KEY_LIFETIME_S = 30.0
+#: Requests that came before one are looked at up to so many, to know when the engine is free for it.
+AHEAD_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,7 @@ class ActiveLoad:
     local_tokens: int
     hit_tokens: int
     blocks: list[BlockRef]
+    load: Load | None = None
 
 
 @dataclass(slots=True)
@@ -150,12 +155,17 @@ class SchedulerSide:
         self._pinned: dict[int, HeldSave] = {}
         self._pinned_blocks = 0
         self._next_job = 0
-        self._rate = PrefillRate()
+        self._advice = LoadAdvice(shape)
 
     # -- set-up ---------------------------------------------------------------------------------
 
-    def open(self, link: AgentLink, namespaces: RequestNamespaces) -> None:
-        """Start offering: the model is identified and the link to the agent is up and running."""
+    def open(self, link: AgentLink, namespaces: RequestNamespaces, facts: EngineFacts | None = None) -> None:
+        """Start offering: the model is identified and the link to the agent is up and running.
+
+        Without ``facts`` everything that is there is loaded.
+        """
+        if facts is not None:
+            self._advice.learn_facts(facts)
         self._namespaces, self._link = namespaces, link
 
     def _namespace(self, request: Request) -> bytes:
@@ -188,6 +198,8 @@ class SchedulerSide:
         offer = state.offer
         if offer is None or offer.local_tokens != local_tokens or now_s > offer.valid_until_s:
             offer = state.offer = self._look_up(state, local_tokens, now_s)
+            if offer is not None and offer.hit_tokens > local_tokens and offer.found is not None:
+                offer = state.offer = self._chosen(state, offer, offer.found, now_s)
         if offer is None:
             return None, False
         tokens = offer.hit_tokens - local_tokens
@@ -236,6 +248,7 @@ class SchedulerSide:
             self._ranks,
             [(part.group, part.hashes) for part in parts],
             self._settings.lookup_deadline_s,
+            self._advice.news(now_s),
         )
         self._stats.add("tokens_asked", limit - local_tokens)
         return PendingLookup(local_tokens, limit, parts, future, now_s)
@@ -264,6 +277,7 @@ class SchedulerSide:
             return Offer(local_tokens, local_tokens, until_s, reason="no answer from the agent in time")
         self._patient = now_s - pending.started_s <= 4 * PATIENCE_S
         self._set_breaker(self._breaker.succeeded())
+        self._advice.hear(answer.rates)
         found = Found(local_tokens, tuple(pending.parts), tuple(answer.places))
         hit = plan.usable(self._shape, found, pending.limit_tokens, self._failed.current(now_s))
         tokens = max(hit.tokens, local_tokens)
@@ -271,6 +285,52 @@ class SchedulerSide:
         if tokens > local_tokens:
             self._stats.add("tokens_found", tokens - local_tokens)
         return Offer(local_tokens, tokens, until_s, found, hit.reason)
+
+    def _chosen(self, state: RequestState, offer: Offer, found: Found, now_s: float) -> Offer:
+        """The offer, cut down to what is worth loading."""
+        options = self._advice.options(found, offer.hit_tokens, self._failed.current(now_s))
+        if self._settings.load_choice == ALWAYS or not options:
+            choice = Choice(offer.hit_tokens, ALWAYS)
+        else:
+            choice = self._advice.choose(
+                options, offer.local_tokens, state.request.num_tokens, self._engine_load(state), now_s
+            )
+            self._sound(state.request, found, options, choice, now_s)
+        self._stats.add("load_choices", choice=choice.reason)
+        self._stats.add("tokens_allowed", choice.tokens - offer.local_tokens)
+        if choice.tokens == offer.hit_tokens:
+            return offer
+        reason = (
+            f"loading is no faster: {choice.tokens - offer.local_tokens} tokens in {choice.load_s:.3f} s, "
+            f"first token after {choice.first_token_s:.3f} s, {choice.cold_s:.3f} s if all is computed"
+        )
+        return replace(offer, hit_tokens=choice.tokens, reason=reason)
+
+    def _engine_load(self, asking: RequestState) -> EngineLoad:
+        """What the engine will compute before it comes to a request."""
+        ahead: list[tuple[int, int]] = []
+        generating = 0
+        for state in self._requests.values():
+            if state is asking or len(ahead) >= AHEAD_MAX:
+                break
+            request = state.request
+            hit = state.load.hit_tokens if state.load is not None else 0
+            computed = max(request.num_computed_tokens, hit)
+            if computed < request.num_prompt_tokens:
+                ahead.append((computed, request.num_prompt_tokens))
+            else:
+                generating += 1
+        return EngineLoad(ahead, generating)
+
+    def _sound(self, request: Request, found: Found, options: Sequence[Cut], choice: Choice, now_s: float) -> None:
+        """Have a tier timed from which nothing is loaded, in the background: it may have become faster."""
+        client = self._client
+        facts = self._advice.facts
+        if client is None or facts is None:
+            return
+        for place, blocks in self._advice.sounding(refused_places(options, choice), now_s).items():
+            asked = sound(client, self._namespace(request), self._ranks[0], found, place, blocks, facts.payload_bytes)
+            self._stats.add("sounded_blocks", asked, tier=self.place_name(place))
 
     def _set_breaker(self, breaker: Breaker) -> None:
         self._breaker = breaker
@@ -286,9 +346,12 @@ class SchedulerSide:
         refs, complete = plan.load_blocks(
             self._shape, request.block_hashes, blocks.get_block_ids(), local_tokens, hit_tokens
         )
-        state.load = ActiveLoad(local_tokens, hit_tokens, refs)
-        deadline_s = self._settings.load_deadline_s or self._rate.seconds_for(
-            external_tokens, self._settings.load_deadline_max_s
+        now_s = self._clock.monotonic()
+        found = state.offer.found
+        load = self._advice.begin(found, local_tokens, hit_tokens, now_s) if found is not None else None
+        state.load = ActiveLoad(local_tokens, hit_tokens, refs, load)
+        deadline_s = self._settings.load_deadline_s or self._advice.prefill.deadline_s(
+            local_tokens, hit_tokens, self._settings.load_deadline_max_s, now_s
         )
         self._loads.append(LoadJob(request.request_id, self._namespace(request), refs, deadline_s, complete))
 
@@ -309,7 +372,7 @@ class SchedulerSide:
 
     def plan_step(self, output: SchedulerOutput) -> KveikMetadata:
         """The jobs of one step."""
-        self._rate.step_begins(self._clock.monotonic(), output.total_num_scheduled_tokens)
+        self._advice.prefill.step_begins(self._clock.monotonic(), self._parts(output))
         self._stats.set("attached", int(self._attached))
         if self._settings.save and self._attached and output.kv_connector_block_state is not None:
             self._plan_saves(output)
@@ -318,6 +381,12 @@ class SchedulerSide:
         metadata = KveikMetadata(self._loads, self._saves)
         self._loads, self._saves = [], []
         return metadata
+
+    def _parts(self, output: SchedulerOutput) -> Iterable[tuple[int, int]]:
+        """Each request of a step: its tokens before, and the new ones."""
+        for request_id, scheduled in output.num_scheduled_tokens.items():
+            state = self._requests.get(request_id)
+            yield (state.request.num_computed_tokens if state is not None else 0), scheduled
 
     def _plan_saves(self, output: SchedulerOutput) -> None:
         block_state = output.kv_connector_block_state
@@ -388,13 +457,13 @@ class SchedulerSide:
 
     def step_done(self, report: KveikWorkerMetadata | None) -> None:
         """A step's output came back, with what the workers finished meanwhile."""
-        self._rate.step_ends(self._clock.monotonic())
+        self._advice.prefill.step_ends(self._clock.monotonic())
         if report is None:
             return
         for job_id, ranks in report.saved.items():
             self._saved(job_id, ranks)
         for request_id, failed in report.loaded.items():
-            self._loaded(request_id, frozenset(failed))
+            self._loaded(request_id, frozenset(failed), report.load_seconds.get(request_id, 0.0))
 
     def _saved(self, job_id: int, ranks: int) -> None:
         held = self._pinned[job_id]
@@ -408,7 +477,7 @@ class SchedulerSide:
         self._pinned_blocks -= len(held.block_ids)
         self._stats.set("pinned_blocks", self._pinned_blocks)
 
-    def _loaded(self, request_id: str, failed: frozenset[tuple[int, bytes]]) -> None:
+    def _loaded(self, request_id: str, failed: frozenset[tuple[int, bytes]], seconds: float) -> None:
         state = self._requests.get(request_id)
         self._failed.add(failed, self._clock.monotonic())
         if state is None or state.load is None:
@@ -416,11 +485,20 @@ class SchedulerSide:
         load, state.load, state.offer = state.load, None, None
         usable = plan.surviving_tokens(self._shape, load.blocks, failed, load.local_tokens, load.hit_tokens)
         self._stats.add("tokens_used", usable - load.local_tokens)
+        if load.load is not None:
+            self._book(load.load, usable - load.local_tokens, seconds)
         if failed:
             self._stats.add("tokens_lost", load.hit_tokens - usable)
             state.limit_tokens = plan.limit_after_failure(
                 self._shape, state.request.block_hashes, load.blocks, failed, load.hit_tokens
             )
+
+    def _book(self, load: Load, used_tokens: int, seconds: float) -> None:
+        """Learn from a load that ended, and count what it was worth."""
+        gains = self._advice.ended(load, used_tokens, seconds, self.place_name, self._clock.monotonic())
+        for tier, gain in gains.items():
+            self._stats.add("seconds_saved", gain.saved_s, tier=tier)
+            self._stats.add("seconds_lost", gain.lost_s, tier=tier)
 
     # -- ends -----------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ from kveik.connector.device import copier_for
 from kveik.connector.identity import engine_facts, model_digest, worker_facts
 from kveik.connector.jobs import KveikHandshake, KveikMetadata, KveikWorkerMetadata
 from kveik.connector.layout import BlockLayout, LayerCache, block_layout, group_specs
+from kveik.connector.load_advice import EngineFacts
 from kveik.connector.metrics import KveikPromMetrics, KveikStats, StatsBox
 from kveik.connector.plan import Shape
 from kveik.connector.scheduler import SchedulerSide
@@ -91,6 +92,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: WorkerSide | None = None
         self._handshake: KveikHandshake | None = None
         self._facts: dict[str, str] = {}
+        self._payload_bytes: dict[int, int] = {}
         self._links: list[AgentLink] = []
         try:
             groups = group_specs(vllm_config, kv_cache_config)
@@ -105,6 +107,15 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         parallel = self._vllm_config.parallel_config
         ranks = range(parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
         return SchedulerSide(shape, ranks, self._settings, self._stats)
+
+    def _engine_facts(self) -> EngineFacts:
+        """What loading and computing are judged by."""
+        parallel = self._vllm_config.parallel_config
+        return EngineFacts(
+            payload_bytes=self._payload_bytes,
+            ranks=parallel.tensor_parallel_size * parallel.pipeline_parallel_size,
+            step_tokens_max=self._vllm_config.scheduler_config.max_num_batched_tokens,
+        )
 
     def _refuse(self, reason: str) -> None:
         """Serve without the cache, or not at all where that was asked for."""
@@ -213,6 +224,8 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
             return
         for worker in workers:
             self._facts.update(worker.facts)
+            for group, size in worker.payload_bytes.items():
+                self._payload_bytes[group] = max(size, self._payload_bytes.get(group, 0))
         identify = threading.Thread(target=self._identify, name="kveik-identify", daemon=True)
         identify.start()
         identify.join(timeout=START_PATIENCE_S)
@@ -243,7 +256,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         self._links.append(link)
         link.start()
         assert self._scheduler is not None
-        self._scheduler.open(link, RequestNamespaces(namespace))
+        self._scheduler.open(link, RequestNamespaces(namespace), self._engine_facts())
         self._stats.set("serving", 1)
         self._stats.set("namespace", 1, digest=namespace.digest.hex())
         link.wait_attached(ATTACH_PATIENCE_S)

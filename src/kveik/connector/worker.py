@@ -56,6 +56,7 @@ class WorkerReport:
     failed_blocks: set[int] = field(default_factory=set)
     saved: dict[int, int] = field(default_factory=dict)
     loaded: dict[str, FailedKeys] = field(default_factory=dict)
+    load_seconds: dict[str, float] = field(default_factory=dict)
 
 
 class WorkerSide:
@@ -117,8 +118,8 @@ class WorkerSide:
         with self._report.lock:
             if not self._report.saved and not self._report.loaded:
                 return None
-            metadata = KveikWorkerMetadata(self._report.saved, self._report.loaded)
-            self._report.saved, self._report.loaded = {}, {}
+            metadata = KveikWorkerMetadata(self._report.saved, self._report.loaded, self._report.load_seconds)
+            self._report.saved, self._report.loaded, self._report.load_seconds = {}, {}, {}
             return metadata
 
     # -- loading --------------------------------------------------------------------------------
@@ -138,11 +139,13 @@ class WorkerSide:
             except Exception:  # whatever it is: the request must go on, by computing
                 self._stats.add("load_failures", len(missing), reason="io_error")
                 logger.exception("Kveik: load of %d blocks broke; they are computed instead", len(job.blocks))
-            self._stats.add("load_seconds", time.perf_counter() - started)
-            self._finish_load(job, [job.blocks[index] for index in sorted(missing)])
+            seconds = time.perf_counter() - started
+            self._stats.add("load_seconds", seconds)
+            self._finish_load(job, [job.blocks[index] for index in sorted(missing)], seconds)
 
-    def _finish_load(self, job: LoadJob, failed: Sequence[BlockRef]) -> None:
+    def _finish_load(self, job: LoadJob, failed: Sequence[BlockRef], seconds: float) -> None:
         with self._report.lock:
+            self._report.load_seconds[job.request_id] = seconds
             self._report.received.add(job.request_id)
             self._report.loaded[job.request_id] = {(ref.group, ref.block_hash) for ref in failed}
             if len(self._layout.planes) == 1:

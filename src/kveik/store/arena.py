@@ -259,6 +259,36 @@ class Arena:
                 if table.state[slot] == SlotState.DOOMED and table.pins[slot] == 0:
                     table.free(slot)
 
+    def asked_for(self, slots: Iterable[int]) -> list[int]:
+        """One more request asks for the blocks in these slots, which may hold others by now.
+
+        Gives, pinned, those that lower tiers may get now: they count as given to them until :meth:`not_given`.
+        """
+        with self._lock:
+            wanted = self._table.asked_for(np.unique(np.fromiter(slots, np.int64)))
+            self._table.given_down[wanted] = True
+            self._table.pins[wanted] += 1
+            return [int(slot) for slot in wanted]
+
+    def keys_in(self, slots: Iterable[int]) -> list[BlockKey]:
+        """The blocks in these slots; those that hold none by now are left out."""
+        with self._lock:
+            return [self._table.key(slot) for slot in slots if self._table.holds_block(slot)]
+
+    def to_give(self, slots: Sequence[int]) -> None:
+        """Pinned slots of new blocks are given to lower tiers."""
+        with self._lock:
+            self._table.given_down[list(slots)] = True
+
+    def not_given(self, slots: Sequence[int]) -> None:
+        """No lower tier took the blocks in these pinned slots: they are offered again when they are asked for again."""
+        with self._lock:
+            self._table.given_down[list(slots)] = False
+
+    def touches(self, slot: int) -> int:
+        """How many requests asked for that slot's block since it came."""
+        return int(self._table.touches[slot])
+
     def view(self, slot: int) -> memoryview:
         """The frame in a slot that is pinned or reserved by the caller."""
         return self._table.view(slot)

@@ -17,6 +17,8 @@ from kveik.store.arena_layout import RECORD_COMMITTED, RECORD_FREE, RECORD_WRITI
 from kveik.store.writer import Writer
 
 _NO_MAGIC = bytes(len(MAGIC))
+#: Touches of one block are counted up to this.
+TOUCHES_MAX = 255
 
 
 class SlotState(IntEnum):
@@ -93,6 +95,8 @@ class SlotTable:
         self.pins: NDArray[np.int32] = np.zeros(numbers, np.int32)
         self.last_use: NDArray[np.int64] = np.zeros(numbers, np.int64)
         self.payload_bytes: NDArray[np.int64] = np.zeros(numbers, np.int64)
+        self.touches: NDArray[np.uint8] = np.zeros(numbers, np.uint8)
+        self.given_down: NDArray[np.bool_] = np.zeros(numbers, np.bool_)
         self.slabs: dict[int, Slab] = {}
         self.by_size: dict[int, dict[int, Slab]] = {}
         self.free_slabs = list(reversed(range(self.layout.slab_count)))
@@ -121,6 +125,10 @@ class SlotTable:
         if key is None:
             raise LookupError(f"slot {slot} is free")
         return key
+
+    def holds_block(self, slot: int) -> bool:
+        """Whether a block can be read from it."""
+        return bool(self.state[slot] in (SlotState.COMMITTED, SlotState.UNVERIFIED))
 
     # -- taking and freeing -----------------------------------------------------------------
 
@@ -166,6 +174,7 @@ class SlotTable:
         index = slot - slab.first_slot
         slab.keys[index] = key
         self.state[slot] = SlotState.RESERVED
+        self.touches[slot], self.given_down[slot] = 0, False
         self.payload_bytes[slot] = payload_bytes
         self._clear_magic(slot)
         self.file.records(slab.number, slab.count)[index] = (
@@ -214,6 +223,12 @@ class SlotTable:
         """These slots were used by one request, in its order."""
         self._now += len(slots)
         self.last_use[slots] = self._now - np.arange(len(slots))
+
+    def asked_for(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One more request asks for these blocks; gives those that are sound and were not given to lower tiers yet."""
+        self.touches[slots] += self.touches[slots] < TOUCHES_MAX
+        fit: NDArray[np.int64] = slots[(self.state[slots] == SlotState.COMMITTED) & ~self.given_down[slots]]
+        return fit
 
     def victims(self, slot_bytes: int, needed: int) -> list[int]:
         """Slots of this size to evict so that ``needed`` become free, oldest first."""

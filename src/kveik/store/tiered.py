@@ -14,9 +14,13 @@ from kveik.store.base import MISS, BlockResult, BlockStore, DescribedStore, Drop
 from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
+from kveik.store.tier_rates import TierRate, TierRates
+from kveik.store.write_back import WriteBack
 
 ABSENT = -1
 _CHECK_S = 0.25
+#: Writes that a tier is given at once, for each of its threads: what it works on, and what comes right after that.
+UNDER_WAY_PER_THREAD = 2
 
 
 @dataclass(slots=True)
@@ -57,7 +61,8 @@ class LowerTiers:
 
     Takes plain stores and does the wrapping itself. No block moves between tiers unless asked
     for. ``threads`` is how many read each tier, one number or one a tier; half as many write.
-    ``hang_s`` is how long one store call may run before its tier counts as hung.
+    ``hang_s`` is how long one store call may run before its tier counts as hung. Each tier is written no
+    faster than ``write_bytes_per_s``, 0: as fast as it goes.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class LowerTiers:
         clock: Clock = SYSTEM_CLOCK,
         policy: BreakerPolicy = DEFAULT_POLICY,
         hang_s: float = 5.0,
+        write_bytes_per_s: int = 0,
     ) -> None:
         self._stores = list(stores)
         limits = [threads] * len(stores) if isinstance(threads, int) else threads
@@ -84,6 +90,17 @@ class LowerTiers:
             )
             for store, limit in zip(stores, limits, strict=True)
         ]
+        self._write_back = [
+            WriteBack(
+                tier,
+                under_way_max=UNDER_WAY_PER_THREAD * limit * tier.capabilities.batch_keys,
+                bytes_per_s=write_bytes_per_s,
+                clock=clock,
+            )
+            for tier, limit in zip(self._tiers, limits, strict=True)
+        ]
+        self._rates = TierRates(len(self._tiers), clock)
+        self._clock = clock
         self._queue_bytes = queue_bytes
         self._condition = threading.Condition()
         self._queued_blocks = 0
@@ -125,7 +142,10 @@ class LowerTiers:
             if not missing or deadline.passed:
                 break
             share_s = deadline.remaining_s / (len(self._tiers) - index)
+            start_s = self._clock.monotonic()
             present = tier.lookup([keys[position] for position in missing], Deadline.after(share_s, deadline.clock))
+            if any(present):  # a tier that is left out answers at once, and nothing
+                self._rates.looked_up(index, len(missing), self._clock.monotonic() - start_s)
             for position, found in zip(missing, present, strict=True):
                 if found:
                     places[position] = index
@@ -151,8 +171,11 @@ class LowerTiers:
             for attempt in waiting:
                 by_tier.setdefault(attempt.tiers.pop(0), []).append(attempt)
             answers = {
-                tier: self._tiers[tier].begin_get(
-                    [keys[attempt.index] for attempt in asked], [buffers[attempt.index] for attempt in asked], deadline
+                tier: self._begin_get(
+                    tier,
+                    [keys[attempt.index] for attempt in asked],
+                    [buffers[attempt.index] for attempt in asked],
+                    deadline,
                 )
                 for tier, asked in by_tier.items()
             }
@@ -161,16 +184,49 @@ class LowerTiers:
                     attempt.take(tier, result)
         return [attempt.outcome() for attempt in attempts]
 
+    def _begin_get(
+        self, tier: int, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline
+    ) -> Callable[[], list[BlockResult]]:
+        """Start reading from one tier; the answer, when called, waits for the results. Both are timed."""
+        asked_bytes = sum(map(len, buffers))
+        self._rates.began(tier, asked_bytes)
+        answer = self._tiers[tier].begin_get(keys, buffers, deadline)
+
+        def results() -> list[BlockResult]:
+            got: list[BlockResult] = []
+            try:
+                got = answer()
+            finally:
+                late = sum(len(b) for b, r in zip(buffers, got, strict=False) if r.reason == "timeout")
+                moved = sum(result.bytes for result in got if result.status is Status.HIT)
+                self._rates.ended(tier, asked_bytes, moved, late)
+            return got
+
+        return results
+
+    def rate(self, tier: int, *, with_lookup: bool = False) -> TierRate:
+        """How fast a tier is, as far as that is known."""
+        return self._rates.rate(tier, with_lookup=with_lookup)
+
     def _order(self, hint: int) -> list[int]:
         rest = list(range(len(self._tiers)))
         return rest if hint == ABSENT else [hint, *(tier for tier in rest if tier != hint)]
 
-    def cascade(self, key: BlockKey, frame: memoryview, tiers: Sequence[int] | None, done: Callable[[], None]) -> bool:
-        """Write a sealed frame to the tiers (all, if None) in the background.
+    def cascade(
+        self,
+        key: BlockKey,
+        frame: memoryview,
+        tiers: Sequence[int] | None,
+        done: Callable[[], None],
+        *,
+        first: bool = False,
+        stored: Callable[[], None] | None = None,
+    ) -> bool:
+        """Write a sealed frame to the tiers (all, if None) in the background; with ``first`` before those without.
 
         False: the queue is full or closed; ``done`` is then never called. Otherwise ``done`` is
         called exactly once, from a thread of the tiers, when no store touches the frame any
-        more, whether it was stored or not.
+        more, whether it was stored or not. Before that ``stored`` is called for each tier that has it then.
         """
         chosen = list(range(len(self._tiers))) if tiers is None else list(dict.fromkeys(tiers))
         with self._condition:
@@ -180,10 +236,25 @@ class LowerTiers:
             self._queued_bytes += len(frame)
         countdown = _Countdown(len(chosen), lambda: self._release(len(frame), done))
         for index in chosen:
-            self._tiers[index].write_behind(key, frame, lambda result: self._written(result, countdown))
+            ended = partial(self._written, countdown=countdown, stored=stored)
+            if not self._write_back[index].add(key, frame, ended, first=first):
+                countdown.one_less()  # it waits there already
+            self._write_back[index].pump()
         return True
 
-    def _written(self, result: BlockResult, countdown: "_Countdown") -> None:
+    @property
+    def waiting(self) -> int:
+        """How many blocks wait to be written, by tier, before a tier has begun with them."""
+        return sum(write_back.waiting for write_back in self._write_back)
+
+    def prefer(self, keys: Sequence[BlockKey]) -> None:
+        """Blocks that wait to be written, if they do, are written before those that nobody asked for."""
+        for write_back in self._write_back:
+            write_back.prefer(keys)
+
+    def _written(self, result: BlockResult, countdown: "_Countdown", stored: Callable[[], None] | None) -> None:
+        if stored is not None and result.ok:
+            stored()
         if result.buffer_busy:
             with self._condition:
                 self._lingering.append((result, countdown.one_less))
@@ -220,8 +291,10 @@ class LowerTiers:
                 "fence": tier.standing.fence,
                 "stuck_threads": tier.stuck_threads,
                 "outages": tier.standing.outages.state(),
+                "waiting_to_be_written": write_back.waiting,
+                "rate": self._rates.rate(index, with_lookup=True).plain,
             }
-            for tier in self._tiers
+            for index, (tier, write_back) in enumerate(zip(self._tiers, self._write_back, strict=True))
         ]
 
     def drain(self, timeout_s: float) -> bool:
@@ -234,6 +307,9 @@ class LowerTiers:
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+        for write_back in self._write_back:
+            for ended in write_back.give_up():
+                ended(failed("closed"))
         for tier in self._tiers:
             tier.close()
 
@@ -244,8 +320,9 @@ class LowerTiers:
                 if self._condition.wait_for(lambda: self._closed and not self._lingering, _CHECK_S):
                     return
                 lingering, self._lingering = self._lingering, []
-            for tier in self._tiers:
+            for tier, write_back in zip(self._tiers, self._write_back, strict=True):
                 tier.check()
+                write_back.pump()
             for result, one_less in lingering:
                 if not result.buffer_busy:
                     one_less()

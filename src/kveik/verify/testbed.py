@@ -27,9 +27,14 @@ from kveik.verify.proof import Subject
 
 DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a tmpfs is what is wanted
-#: A late lookup would be a miss and a late save dropped. On a busy machine that is right for
+#: A late lookup would be a miss, a late save dropped, a slow load not made. On a busy machine that is right for
 #: serving, but here a leg that computes instead of hitting shows nothing.
-PATIENT: Mapping[str, Any] = {"lookup_deadline_s": 5.0, "load_deadline_s": 60.0, "save_deadline_s": 60.0}
+PATIENT: Mapping[str, Any] = {
+    "lookup_deadline_s": 5.0,
+    "load_deadline_s": 60.0,
+    "save_deadline_s": 60.0,
+    "load_choice": "always",
+}
 #: For the same reason.
 TIER_DEADLINE_S = 30.0
 _ARENA_PREFIX = "kveik-testbed-"

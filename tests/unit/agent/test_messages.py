@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kveik.agent import protocol, wire
 from kveik.agent.lookup import KEYS_MAX, located, lookup_keys
-from kveik.agent.protocol import Answer, Done, Grant, Hello, Lookup, Request
+from kveik.agent.protocol import Answer, Done, EngineRates, Hello, Located, Lookup, Request, TierRate
 from kveik.errors import ProtocolError
 from kveik.kv.keys import BlockKey
 
@@ -29,9 +29,11 @@ def values_of(kind: object) -> st.SearchStrategy[typing.Any]:
     """Values of one field, from its annotation."""
     if kind in FIELD_VALUES:
         return FIELD_VALUES[kind]
-    if kind is Grant:
-        return messages_of(Grant)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return messages_of(kind)
     outer, inner = typing.get_origin(kind), typing.get_args(kind)
+    if type(None) in inner:
+        return st.none() | values_of(inner[0])
     if outer is list:
         return st.lists(values_of(inner[0]), max_size=4)
     if outer is tuple:
@@ -175,3 +177,35 @@ class TestLookupKeys:
     def test_parts_of_keys_that_no_engine_has_are_refused_in_words(self, request_: Lookup, complaint: str) -> None:
         with pytest.raises(ProtocolError, match=complaint):
             lookup_keys(request_)
+
+
+def test_an_engine_of_an_earlier_version_is_understood_and_understands_the_answer() -> None:
+    """Fields that came later are left out by the one side and left unread by the other."""
+    earlier = {"type": "Lookup", "id": 7, "namespace": b"n" * 16, "ranks": [0], "parts": [], "deadline_s": 0.05}
+    assert wire.decode_request(msgspec.msgpack.encode(earlier)) == Lookup(7, b"n" * 16, [0], [], 0.05)
+    answer = wire.encode(Located(7, [b"\2"], [TierRate(2, 0.0, 1e-9, 0.1, 3)]))[4:]
+    assert msgspec.msgpack.decode(answer, type=EarlierLocated) == EarlierLocated(7, [b"\2"])
+
+
+def test_an_agent_of_an_earlier_version_understands_a_lookup_and_is_understood() -> None:
+    request = wire.encode(Lookup(7, b"n" * 16, [0], [], 0.05, EngineRates(prefill=[1.0, 2.0, 3.0])))[4:]
+    assert msgspec.msgpack.decode(request, type=EarlierLookup) == EarlierLookup(7, b"n" * 16, [0], [], 0.05)
+    earlier = {"type": "Located", "id": 7, "places": [b"\2"]}
+    assert wire.decode_answer(msgspec.msgpack.encode(earlier)) == Located(7, [b"\2"])
+
+
+class EarlierLookup(msgspec.Struct, tag="Lookup"):
+    """The message before rates were told."""
+
+    id: int
+    namespace: bytes
+    ranks: list[int]
+    parts: list[tuple[int, list[bytes]]]
+    deadline_s: float
+
+
+class EarlierLocated(msgspec.Struct, tag="Located"):
+    """The same for the answer."""
+
+    id: int
+    places: list[bytes]

@@ -16,6 +16,7 @@ from kveik.agent.protocol import (
     Done,
     Drop,
     Dropped,
+    EngineRates,
     Granted,
     Hello,
     Located,
@@ -30,6 +31,7 @@ from kveik.agent.protocol import (
     Settled,
     Stats,
     StatsAnswer,
+    TierGain,
 )
 from kveik.agent.service import READ_LEASE_S, AgentService, Session
 from kveik.agent.tally import Tally
@@ -360,8 +362,57 @@ def test_the_state_tells_sizes_connections_and_counts(bench: Bench) -> None:
     assert isinstance(answer, StatsAnswer)
     state = json.loads(answer.document)
     assert state["arena"]["blocks"] == 2
-    assert state["namespaces"] == [{"digest": NAMESPACE.hex(), "label": "", "blocks": 2, "bytes": 2 * SIZE}]
+    assert state["namespaces"] == [
+        {"digest": NAMESPACE.hex(), "label": "", "facts": {}, "blocks": 2, "bytes": 2 * SIZE}
+    ]
     assert [connection["label"] for connection in state["connections"]] == ["", "model"]
     assert state["tiers"][0]["name"] == "memory"
     assert state["counters"]["arena.put_blocks"] == 2
     assert state["counters"]["arena.found"] == 2
+
+
+def below_only(bench: Bench, keys: Sequence[BlockKey]) -> None:
+    """These blocks lie in the tier, and no longer in the arena."""
+    bench.store(keys)
+    assert bench.lower.drain(5)
+    wait_until(lambda: bench.arena.stats().pinned == 0, "the written blocks are unpinned")
+    bench.arena.drop(keys)
+
+
+def located(bench: Bench, keys: Sequence[BlockKey], engine: EngineRates | None = None) -> Located:
+    answer = bench.ask(Lookup(4, NAMESPACE, [0], [(0, [key.block_hash for key in keys])], 5, engine))
+    assert isinstance(answer, Located)
+    return answer
+
+
+def test_an_engine_is_told_how_fast_the_tiers_are_that_have_its_blocks(bench: Bench) -> None:
+    first, second = some_keys(4), some_keys(2)
+    below_only(bench, [*first, *second])
+    assert located(bench, first).rates == []  # nobody read from it yet
+    bench.read(first)
+    (rate,) = located(bench, second).rates
+    assert (rate.place, rate.samples, rate.waiting_bytes) == (2, 1, 0)
+    assert rate.byte_s > 0
+    assert located(bench, first).rates == []  # all of these lie in the arena now
+
+
+def test_a_block_that_came_up_is_not_written_down_again(bench: Bench) -> None:
+    keys = some_keys(2)
+    below_only(bench, keys)
+    bench.ask(Release(9, bench.read(keys).lease))
+    bench.below.delete(keys)
+    bench.lookup(keys, [0])
+    assert bench.lower.drain(5)
+    assert bench.below.lookup(keys, Deadline.after(1)) == [False, False]
+
+
+def test_what_an_engine_learned_and_gained_is_in_the_state(bench: Bench) -> None:
+    learned = EngineRates(prefill=[0.01, 1e-4, 0.0], prefill_steps=7, gains={"arena": TierGain(96, 1.5, 0.0)})
+    located(bench, some_keys(1), learned)
+    state = bench.service.state()
+    connections = state["connections"]
+    assert isinstance(connections, list)
+    assert connections[0]["learned"]["prefill_steps"] == 7
+    assert state["gains"] == {"arena": {"tokens": 96, "saved_s": 1.5, "lost_s": 0.0}}
+    bench.service.end(bench.session)
+    assert bench.service.state()["gains"] == state["gains"]

@@ -8,10 +8,11 @@ import pytest
 
 pytest.importorskip("vllm", reason="the connector's scheduler side needs vLLM")
 
-from kveik.agent.protocol import Located
+from kveik.agent.protocol import EngineRates, Granted, Located, TierRate
 from kveik.clock import FakeClock
 from kveik.config import ConnectorSettings
 from kveik.connector.jobs import KveikWorkerMetadata
+from kveik.connector.load_advice import EngineFacts
 from kveik.connector.metrics import StatsBox
 from kveik.connector.plan import Shape
 from kveik.connector.scheduler import FAILED_KEY_LIFETIME_S, SchedulerSide
@@ -51,13 +52,24 @@ class Agent:
         self.welcome = SimpleNamespace(places=["", "arena", "filesystem"])
         self.lookups: list[tuple[list[tuple[int, list[bytes]]], Future[Located]]] = []
         self.automatic: bytes | None = None
+        self.rates: list[TierRate] = []
+        self.told: list[EngineRates] = []
+        self.reads: list[list[bytes]] = []
 
-    def submit_lookup(self, namespace: bytes, ranks: Any, parts: Any, deadline_s: float) -> "Future[Located]":
+    def submit_lookup(
+        self, namespace: bytes, ranks: Any, parts: Any, deadline_s: float, engine: Any = None
+    ) -> "Future[Located]":
         future: Future[Located] = Future()
         self.lookups.append((parts, future))
         if self.automatic is not None:
-            future.set_result(Located(1, [self.automatic[: len(hashes)] for _, hashes in parts]))
+            future.set_result(Located(1, [self.automatic[: len(hashes)] for _, hashes in parts], self.rates))
+        if engine is not None:
+            self.told.append(engine)
         return future
+
+    def submit_read(self, keys: Any, payload_bytes: Any, deadline_s: float) -> "Future[Granted]":
+        self.reads.append(list(keys))
+        return Future()
 
 
 def request(name: str = "r", tokens: int = 100, computed: int = 0) -> Any:
@@ -428,3 +440,96 @@ class TestDeadlines:
         bench.allocate(asked, 96, [1, 2, 3, 4, 5, 6])
         (job,) = bench.side.plan_step(step()).loads
         assert job.deadline_s == 7.5
+
+
+ARENA, SLOW = 1, 2
+SIZE = 4096  # of a block's payload; its frame is twice that
+
+
+def slow(bytes_per_s: float, age_s: float = 0.0) -> TierRate:
+    return TierRate(SLOW, 0.0, 1 / bytes_per_s, 0.05, 9, age_s)
+
+
+class TestChoices:
+    """A prompt of 96 tokens and six blocks takes this engine 9.6 s to compute: 5 kB of blocks a second."""
+
+    def bench(self, shape: Shape = ONE, **settings: Any) -> Bench:
+        bench = Bench(shape, **settings)
+        bench.side.open(
+            bench.link,  # type: ignore[arg-type]
+            SimpleNamespace(of=lambda adapter: b"n" * 16),  # type: ignore[arg-type]
+            EngineFacts({0: SIZE, 1: SIZE}, 1, 2048),
+        )
+        for number in range(3):
+            asked = request(f"cold{number}", tokens=96)
+            bench.side.add(asked)
+            scheduled: dict[str, Any] = {asked.request_id: 96}
+            bench.side.plan_step(step(**scheduled))
+            bench.clock.advance(9.6)
+            bench.side.step_done(None)
+            bench.side.plan_step(step(finished={asked.request_id}))
+        bench.stats.take()
+        return bench
+
+    def test_a_slow_tier_is_left_and_its_prompt_computed(self) -> None:
+        bench = self.bench()
+        bench.agent.automatic, bench.agent.rates = bytes([SLOW] * 6), [slow(1000)]
+        assert bench.side.offer(request(), 0) == (0, False)
+        taken = bench.stats.take()
+        assert taken is not None
+        counted = taken.data["add"]
+        assert (counted["tokens_found"], counted["tokens_allowed"], counted["load_choices|choice=none"]) == (96, 0, 1)
+
+    def test_a_fast_tier_is_loaded_from(self) -> None:
+        bench = self.bench()
+        bench.agent.automatic, bench.agent.rates = bytes([SLOW] * 6), [slow(100_000)]
+        assert bench.side.offer(request(), 0) == (96, True)
+        assert bench.count("load_choices|choice=all") == 1
+
+    def test_the_part_in_fast_tiers_is_loaded_and_the_rest_computed(self) -> None:
+        bench = self.bench()
+        bench.agent.automatic, bench.agent.rates = bytes([ARENA] * 4 + [SLOW] * 2), [slow(1000)]
+        asked = request()
+        assert bench.side.offer(asked, 0) == (64, True)
+        bench.allocate(asked, 64, [1, 2, 3, 4])
+        (job,) = bench.side.plan_step(step()).loads
+        assert [ref.block_id for ref in job.blocks] == [1, 2, 3, 4]
+        assert bench.count("load_choices|choice=part") == 1
+
+    @pytest.mark.parametrize(("settings", "rates"), [({"load_choice": "always"}, [slow(1000)]), ({}, [])])
+    def test_everything_is_loaded_where_that_is_set_or_nothing_is_known(self, settings: Any, rates: Any) -> None:
+        bench = self.bench(**settings)
+        bench.agent.automatic, bench.agent.rates = bytes([SLOW] * 6), rates
+        assert bench.side.offer(request(), 0) == (96, True)
+
+    def test_while_others_are_computed_first_a_slow_load_costs_nothing(self) -> None:
+        bench = self.bench()
+        for number in range(8):
+            bench.side.add(request(f"before{number}", tokens=96))
+        bench.agent.automatic, bench.agent.rates = bytes([SLOW] * 6), [slow(1000)]
+        assert bench.side.offer(request(), 0) == (96, True)
+
+    def test_a_tier_that_is_left_is_looked_at_again_in_the_background(self) -> None:
+        bench = self.bench()
+        bench.agent.automatic, bench.agent.rates = bytes([SLOW] * 6), [slow(1000, age_s=60.0)]
+        assert bench.side.offer(request(), 0) == (0, False)
+        (keys,) = bench.agent.reads
+        assert len(keys) == 1
+        assert bench.count("sounded_blocks|tier=filesystem") == 1
+        bench.side.offer(request("again"), 0)
+        assert len(bench.agent.reads) == 1
+
+    def test_what_a_load_was_worth_is_counted_and_told_to_the_agent(self) -> None:
+        bench = self.bench()
+        bench.agent.automatic = bytes([ARENA] * 6)
+        asked = request()
+        bench.side.offer(asked, 0)
+        bench.allocate(asked, 96, [1, 2, 3, 4, 5, 6])
+        bench.side.plan_step(step())
+        bench.stats.take()
+        bench.side.step_done(KveikWorkerMetadata(loaded={"r": set()}, load_seconds={"r": 0.6}))
+        assert bench.count("seconds_saved|tier=arena") == pytest.approx(9.0, rel=0.01)
+        bench.clock.advance(2.0)
+        bench.side.offer(request("next"), 0)
+        assert bench.agent.told[-1].gains["arena"].tokens == 96
+        assert bench.agent.told[-1].prefill_steps == 3

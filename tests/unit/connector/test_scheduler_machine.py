@@ -69,7 +69,9 @@ class OpenAgent:
         self.welcome = SimpleNamespace(places=["", "arena", "filesystem"])
         self.open: list[tuple[list[int], Future[Located]]] = []
 
-    def submit_lookup(self, namespace: bytes, ranks: Any, parts: Any, deadline_s: float) -> "Future[Located]":
+    def submit_lookup(
+        self, namespace: bytes, ranks: Any, parts: Any, deadline_s: float, engine: Any = None
+    ) -> "Future[Located]":
         assert list(ranks) == list(RANKS)
         future: Future[Located] = Future()
         self.open.append(([len(hashes) for _, hashes in parts], future))
