@@ -245,20 +245,29 @@ class MooncakeClient:
     def _own(self) -> None:
         pause_s = FIRST_PAUSE_S
         while not self._closing.is_set():
-            run = self._start()
-            try:
-                why = self._serve(run)
-            finally:
-                self._end(run)
-            if run.ready:
-                pause_s = FIRST_PAUSE_S
-                self._listener(StateRecord(self._part, "ready", "starting", why))
+            began_s = self._clock.monotonic()
+            why, was_ready = self._live()
             with self._condition:
                 self._why_not = why
                 self._condition.notify_all()
-            if not run.ready:
+            if was_ready:
+                self._listener(StateRecord(self._part, "ready", "starting", why))
+            if was_ready and self._clock.monotonic() - began_s >= LEAST_AGE_S:
+                pause_s = FIRST_PAUSE_S
+            else:  # one that crashes again and again must not take a processor with it
                 self._closing.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _live(self) -> tuple[str, bool]:
+        """One process's life: why it ended, and whether it was ever of use."""
+        try:
+            run = self._start()
+        except OSError as error:  # no memory, no process, no file: there may be one the next time
+            return f"the process of Mooncake's library cannot be started: {error}", False
+        try:
+            return self._serve(run), run.ready
+        finally:
+            self._end(run)
 
     def _start(self) -> _Run:
         ours, theirs = socket.socketpair()

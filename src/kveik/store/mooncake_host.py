@@ -36,6 +36,8 @@ from kveik.store.shared_memory import Mapping
 _PR_SET_PDEATHSIG = 1
 #: Longest wait for the library to give its segment back at the end.
 _CLOSE_S = 2.0
+#: Threads for requests that move no blocks.
+_QUESTION_THREADS = 2
 
 Message = dict[str, Any]
 
@@ -168,13 +170,14 @@ def _prefer(config: Any, segments: list[str]) -> None:
 
 
 class Desk:
-    """Takes requests from the socket, and has a few threads answer them."""
+    """Takes requests from the socket, and has a few threads answer them: questions never wait for transfers."""
 
     def __init__(self, host: Host, channel: socket.socket, threads: int) -> None:
         self._host = host
         self._channel = channel
         self._threads = threads
-        self._requests: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._transfers: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
@@ -184,14 +187,16 @@ class Desk:
 
     def serve(self) -> None:
         """Until the agent closes its end."""
-        for _ in range(self._threads):
-            threading.Thread(target=self._work, daemon=True).start()
+        for requests, count in ((self._transfers, self._threads), (self._questions, _QUESTION_THREADS)):
+            for _ in range(count):
+                threading.Thread(target=self._work, args=(requests,), daemon=True).start()
         for line in self._channel.makefile("rb"):
-            self._requests.put(json.loads(line))
+            request = json.loads(line)
+            (self._transfers if "at" in request else self._questions).put(request)
 
-    def _work(self) -> None:
+    def _work(self, requests: "queue.SimpleQueue[Message]") -> None:
         while True:
-            answer = self._host.answer(self._requests.get())
+            answer = self._host.answer(requests.get())
             with contextlib.suppress(OSError):  # the agent is gone, and so is this process in a moment
                 self.send(answer)
 

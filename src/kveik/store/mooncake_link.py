@@ -73,7 +73,8 @@ class MooncakeLink:
             if self._lender is not None:
                 undo.callback(self._lender.close)
                 self._lender.wait_ready(wait_s)
-            plan = plan_of(settings, host, os.environ, threads=settings.threads)
+            threads = settings.threads + max(1, settings.threads // 2)  # a guard reads with all, and writes with half
+            plan = plan_of(settings, host, os.environ, threads=threads)
             self._client = MooncakeClient(
                 plan, self._open_memory, part=f"{part}.client", hang_s=hang_s, listener=listener, clock=clock
             )

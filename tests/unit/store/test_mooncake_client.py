@@ -254,13 +254,30 @@ def test_a_call_that_hangs_is_ended_with_its_process_and_then_touches_no_buffer(
     wait_until(lambda: client.ready, "a new process is there", PATIENCE_S)
 
 
-def test_other_calls_are_answered_while_one_hangs(open_client: Open, double: Double) -> None:
+def test_questions_are_answered_while_all_transfers_hang(open_client: Open, double: Double) -> None:
     client = ready(open_client())
     double.tell(get="hang")
-    hung = ask(client, "get", keys=["k"], at=[0], sizes=[4])
+    hung = [ask(client, "get", keys=["k"], at=[0], sizes=[4]) for _ in range(5)]
 
     assert codes(client, "exist", keys=["k"]) == [0]
-    assert not hung.wait(0)
+    assert not any(call.wait(0) for call in hung)
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(double: Double, staging: Staging) -> None:
+    files = [OSError("no such file"), None]
+
+    def open_memory() -> list[tuple[int, int]]:
+        error = files.pop(0) if files else None
+        if error is not None:
+            raise error
+        return [(os.dup(staging.fd), staging.size)]
+
+    client = MooncakeClient(double.plan(), open_memory, part="late")
+    try:
+        wait_until(lambda: client.ready or "no such file" in client.why_not, "it failed", PATIENCE_S)
+        ready(client)
+    finally:
+        client.close()
 
 
 def test_a_stopped_process_is_a_hung_one(open_client: Open) -> None:
