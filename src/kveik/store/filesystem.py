@@ -37,6 +37,7 @@ from kveik.store.filesystem_layout import (
     NAMESPACE_NAME,
     QUARANTINE_DIRECTORY,
     block_name,
+    block_path,
     leaf_of,
     quarantine_name,
 )
@@ -74,6 +75,7 @@ class FilesystemStore:
         links = check_root(options.root)
         self._medium = options.medium or medium_of(options.root)
         self._tree = FileTree(options.root, fsync=options.fsync, links=links, fresh=self._medium.network)
+        self._start = f"{options.root}/{FORMAT_DIRECTORY}/"
         self._suspects = Suspects(network=self._medium.network)
         self._usage = Usage()
         self._free = FreeSpace(str(options.root), clock)
@@ -146,9 +148,11 @@ class FilesystemStore:
         if self._closed:
             return False
         try:
-            info = os.lstat("/".join((str(self._options.root), FORMAT_DIRECTORY, *leaf_of(key), block_name(key))))
+            info = os.lstat(self._start + block_path(key))
         except OSError:
             return False
+        if not self._suspects.any:  # nearly always
+            return info.st_size >= frame.HEADER_BYTES
         return self._could_be(key, FileIdentity.of(info))
 
     def _could_be(self, key: BlockKey, found: FileIdentity) -> bool:

@@ -56,6 +56,13 @@ def leaf_of(key: BlockKey) -> Leaf:
     return key.namespace.hex(), f"{block_hash[0]:02x}", f"{block_hash[1]:02x}"
 
 
+def block_path(key: BlockKey) -> str:
+    """The path of this block's file below the format directory: what lookups build by the thousand."""
+    text = key.text
+    hexed = text[text.rindex("-") + 1 :]
+    return f"{text[:32]}/{hexed[:2]}/{hexed[2:4]}/{text}{BLOCK_SUFFIX}"
+
+
 def block_name(key: BlockKey) -> str:
     """The file name of this block."""
     return key.text + BLOCK_SUFFIX

@@ -45,6 +45,11 @@ class Suspects:
     def __repr__(self) -> str:
         return f"Suspects({len(self._first)} watched)"
 
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._first)
+
     def look(self, key: BlockKey, identity: FileIdentity, reason: str, *, now_s: float, wall_s: float) -> Suspicion:
         """A file looked wrong, in this way. ``now_s`` is monotonic, ``wall_s`` Unix time."""
         if not self._network:
@@ -64,8 +69,6 @@ class Suspects:
 
     def has(self, key: BlockKey, identity: FileIdentity) -> bool:
         """Whether this very file, unchanged since, looked wrong."""
-        if not self._first:  # nearly always
-            return False
         with self._lock:
             first = self._first.get(key)
             return first is not None and first.identity == identity

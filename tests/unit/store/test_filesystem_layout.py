@@ -98,3 +98,10 @@ def test_a_writers_file_has_its_name() -> None:
     assert layout.is_writer_name(layout.writer_name("0123456789abcdef"))
     assert not layout.is_writer_name("0123456789abcde.writer")
     assert not layout.is_writer_name("notes")
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_the_path_of_a_block_is_its_leaf_and_its_name(size: int) -> None:
+    key = BlockKey.of(bytes(range(16)), bytes(range(200, 200 + size)), 3, 11)
+
+    assert layout.block_path(key) == "/".join((*layout.leaf_of(key), layout.block_name(key)))
