@@ -10,6 +10,8 @@ from kveik.config_stores import RedisSettings
 from kveik.errors import ConfigError
 
 PACKAGE = "redis"
+#: Parts of a command up to this size are sent as one piece of memory, larger ones from where they lie.
+JOINED_BYTES = 6000
 
 
 class RedisPipeline(Protocol):
@@ -99,7 +101,7 @@ def library() -> Any:
 def connect(settings: RedisSettings) -> RedisLink:
     """A client that connects when it is first used. Raises :class:`ConfigError` for settings that cannot work."""
     redis = library()
-    client: RedisClient = redis.Redis(
+    client: Any = redis.Redis(
         **_place(settings),
         db=settings.database,
         username=settings.user or None,
@@ -110,6 +112,10 @@ def connect(settings: RedisSettings) -> RedisLink:
         # Retries are the guard's, within its budget; the library's own would multiply every time-out.
         retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
     )
+    # Its other way to write commands, by hiredis, copies each value twice: half as fast.
+    encode = client.get_encoder().encode
+    packer = redis.connection.PythonRespSerializer(JOINED_BYTES, encode)
+    client.connection_pool.connection_kwargs["command_packer"] = packer
     return RedisLink(client, (redis.RedisError, OSError), f"{settings.address}, database {settings.database}")
 
 

@@ -52,5 +52,8 @@ def test_settings_reach_the_client_and_no_secret_reaches_the_place(tmp_path: Pat
     assert (given["host"], given["port"], given["db"]) == ("::1", 6380, 3)
     assert (given["username"], given["password"], given["socket_timeout"]) == ("kveik", "s3cret", 1.5)
     assert pool.connection_class is redis.SSLConnection
+    packer = given["command_packer"]
+    value = memoryview(bytearray(100_000))
+    assert any(part is value for part in packer.pack("SET", "name", value)), "large values are not copied"
     assert link.place == "[::1]:6380, database 3"
     assert "s3cret" not in repr(link.place)
