@@ -6,9 +6,11 @@ import time
 import pytest
 
 from kveik.clock import Deadline
+from kveik.kv import frame
 from kveik.store.base import BlockResult, Status
-from kveik.store.faulty import Faults, FaultyStore
+from kveik.store.faulty import STRANGER, Faults, FaultyStore
 from kveik.store.memory import MemoryStore
+from tests.agents import wait_until
 from tests.blocks import Block, make_block
 
 
@@ -110,3 +112,68 @@ def test_a_delayed_call_takes_at_least_its_delay(store: FaultyStore) -> None:
     store.lookup([make_block(1).key], soon())
 
     assert time.monotonic() - start_s >= 0.02
+
+
+def test_a_store_that_finds_another_blocks_bytes_sees_it_and_gives_the_block_up(store: FaultyStore) -> None:
+    block = make_block(1)
+    put(store, block)
+    store.faults = Faults(foreign=True)
+
+    result = get(store, block)
+
+    assert (result.status, result.reason) == (Status.CORRUPT, "foreign")
+    assert get(store, block).status is Status.MISS
+
+
+def test_one_that_does_not_look_calls_them_a_hit(store: FaultyStore) -> None:
+    block, buffer = make_block(1), make_block(1).buffer()
+    put(store, block)
+    store.faults = Faults(foreign=True, unverified=True)
+
+    (result,) = store.get([block.key], [buffer], soon())
+
+    assert result.status is Status.HIT
+    assert frame.verify(buffer, STRANGER)
+    assert not block.is_in(buffer)
+    store.faults = Faults()
+    assert get(store, block).status is Status.HIT
+
+
+def test_a_throttled_store_moves_no_more_than_its_rate_whoever_asks(store: FaultyStore) -> None:
+    blocks = [make_block(number) for number in range(4)]
+    store.faults = Faults(bytes_per_s=400_000)
+    start_s = time.monotonic()
+    threads = [threading.Thread(target=put, args=(store, block)) for block in blocks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+
+    assert time.monotonic() - start_s >= sum(len(block.frame) for block in blocks) / 400_000
+    start_s = time.monotonic()
+    assert get(store, blocks[0]).status is Status.HIT
+    assert time.monotonic() - start_s >= len(blocks[0].frame) / 400_000
+
+
+def test_a_store_that_forgets_everything_has_nothing_and_takes_blocks_again(store: FaultyStore) -> None:
+    blocks = [make_block(number) for number in range(3)]
+    for block in blocks:
+        put(store, block)
+
+    store.forget_everything()
+
+    assert store.lookup([block.key for block in blocks], soon()) == [False] * 3
+    assert put(store, blocks[0]).status is Status.STORED
+
+
+def test_a_late_get_writes_its_buffer_after_its_answer(store: FaultyStore) -> None:
+    block, buffer = make_block(1), make_block(1).buffer()
+    put(store, block)
+    with store.late() as gate:
+        (result,) = store.get([block.key], [buffer], soon())
+        assert (result.status, result.buffer_busy) == (Status.FAILED, True)
+        assert gate.wait_held()
+        assert not block.is_in(buffer)
+    wait_until(lambda: not result.buffer_busy, "the late write has ended")
+    assert block.is_in(buffer)
+    assert get(store, block).status is Status.HIT
