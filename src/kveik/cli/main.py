@@ -34,6 +34,7 @@ COMMANDS = {
     "roll": "kveik.cli.roll",
     "verify": "kveik.cli.verify",
     "launch": "kveik.cli.launch",
+    "plan": "kveik.cli.plan",
     "demo": "kveik.cli.demo",
     "sim-engine": "kveik.cli.sim_engine",
 }
