@@ -3,7 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -280,6 +282,60 @@ def test_done_is_not_called_while_a_store_still_reads_the_frame() -> None:
     assert tiers.drain(10.0)
     assert done == [True]
     tiers.close()
+
+
+def test_reads_time_their_tier_and_lookups_too(two: Tiers) -> None:
+    block = make_block(1)
+    two.put(two.far, block)
+    assert two.tiers.rate(1).get is None
+
+    def far_away() -> None:
+        two.clock.advance(2.0)
+
+    two.tiers._tiers[1].begin_get = _slow(two.tiers._tiers[1].begin_get, far_away)  # type: ignore[method-assign]
+    assert two.fetch(block, tiers=[1])[0][1].status is Status.HIT
+    two.lookup(block)
+
+    rate = two.tiers.rate(1, with_lookup=True)
+    assert rate.get is not None
+    assert rate.get.seconds(1, len(block.frame)) == pytest.approx(2.0)
+    assert rate.waiting_bytes == 0
+    assert two.tiers.rate(0).get is None
+    stats = two.tiers.stats()
+    assert (stats[0]["rate"], stats[1]["waiting_to_be_written"]) == (two.tiers.rate(0).plain, 0)
+
+
+def _slow(begin: Callable[..., Callable[[], list[BlockResult]]], wait: Callable[[], None]) -> Callable[..., Any]:
+    def slower(*given: Any) -> Callable[[], list[BlockResult]]:
+        answer = begin(*given)
+        wait()
+        return answer
+
+    return slower
+
+
+def test_the_wanted_go_first_and_those_that_are_asked_for_while_they_wait(two: Tiers) -> None:
+    blocks = [make_block(number) for number in range(12)]
+    order: list[int] = []
+    with two.near.hung("put") as gate:
+        for number, block in enumerate(blocks):
+            ended = partial(order.append, number)
+            assert two.tiers.cascade(block.key, block.frame, [0], ended, first=number == 10)
+        assert gate.wait_held()
+        assert two.tiers.waiting == 8
+        two.tiers.prefer([blocks[11].key, blocks[0].key])
+    assert two.tiers.drain(10.0)
+    assert order.index(10) < order.index(6)
+    assert order.index(11) < order.index(6)
+
+
+def test_a_block_that_some_tier_took_is_told_so(two: Tiers) -> None:
+    two.near.faults = Faults(fail="read_only")
+    stored: list[bool] = []
+    block = make_block(1)
+    two.tiers.cascade(block.key, block.frame, None, lambda: None, stored=lambda: stored.append(True))
+    assert two.tiers.drain(10.0)
+    assert stored == [True]
 
 
 def test_known_blocks_are_dropped_and_counted_by_tier(two: Tiers) -> None:
