@@ -53,8 +53,12 @@ class Worker:
 
     @property
     def stores(self) -> StoreSettings:
-        """Settings of an agent that uses this worker, with short waits."""
-        return StoreSettings(yuanrong=YuanrongSettings(worker=self.address, connect_s=1.0, request_s=0.5))
+        """Settings of an agent that uses this worker, with the default waits."""
+        return StoreSettings(yuanrong=YuanrongSettings(worker=self.address))
+
+    def stores_with(self, request_s: float) -> StoreSettings:
+        """The same with other waits; a worker that is killed or hangs costs so much each time."""
+        return StoreSettings(yuanrong=YuanrongSettings(worker=self.address, connect_s=1.0, request_s=request_s))
 
     def start(self) -> "Worker":
         self._trial.ready_file.unlink(missing_ok=True)
@@ -92,9 +96,13 @@ class Cluster:
 
     def worker(self, **flags: str) -> Worker:
         """One more worker, which runs; with flags of its own."""
+        return self.future_worker(**flags).start()
+
+    def future_worker(self, **flags: str) -> Worker:
+        """One more worker, to be started."""
         worker = Worker(self._folder / f"w{len(self._workers)}", self.etcd, flags)
         self._workers.append(worker)
-        return worker.start()
+        return worker
 
     def close(self) -> None:
         for worker in self._workers:

@@ -97,8 +97,8 @@ def mooncake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Make]:
 def yuanrong() -> Iterator[Make]:
     """On a real worker. Stores of one folder share blocks; other folders' have names of their own."""
     with running_cluster() as cluster:
-        options = YuanrongOptions.from_settings(cluster.worker().stores.yuanrong)
-        client = connected(replace(options, request_ms=10_000))
+        options = YuanrongOptions.from_settings(cluster.worker().stores_with(10.0).yuanrong)
+        client = connected(options)
 
         def make(folder: Path, _: int) -> CountingStore:
             prefix = f"t{hash(folder) & 0xFFFFFFFF:08x}"

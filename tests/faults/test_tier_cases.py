@@ -184,7 +184,7 @@ class Yuanrong(Kind):
             Yuanrong._worker = self._cluster.enter_context(running_cluster()).worker(**patient)
         self._owner = Yuanrong._worker
         prefix = f"t{hash(folder) & 0xFFFFFFFF:08x}"
-        self._options = replace(YuanrongOptions.from_settings(self._owner.stores.yuanrong), prefix=prefix)
+        self._options = replace(YuanrongOptions.from_settings(self._owner.stores_with(0.5).yuanrong), prefix=prefix)
         self._texts = KeyTexts(prefix)
         self._client = connected(replace(self._options, request_ms=10_000))
 
