@@ -31,6 +31,7 @@ BENCHMARKS = {
     "startup": ("startup", VLLM, []),
     "fleet-start": ("fleet_start", VLLM, []),
     "fleet-faults": ("fleet_faults", VLLM, []),
+    "load-or-compute": ("load_or_compute", VLLM, []),
     "router-speed": ("router_speed", sys.executable, []),
     "router-failures": ("router_failures", sys.executable, []),
     "router-quality": ("router_quality", sys.executable, []),

@@ -23,6 +23,9 @@ LATE_MAX = 2.0
 SURELY_LATE = 0.7
 #: Loads from the arena that are timed before its own cost counts.
 PATH_SAMPLES_MIN = 3
+#: Without a load from the arena for so long that cost is forgotten, so that one is tried again: a busy minute may have
+#: made it look as if computing were faster, and what is not loaded is not timed.
+PATH_FORGOTTEN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ class LoadAdvice:
             return None
         if self._path_cost is None:
             self._path_cost = self._path.cost(now_s)
-        return self._path_cost
+        recent = self._path_cost is not None and now_s - self._path_cost.at_s < PATH_FORGOTTEN_S
+        return self._path_cost if recent else None
 
     def _lateness(self, place: int, now_s: float) -> float:
         value, at_s = self._late.get(place, (0.0, now_s))

@@ -165,3 +165,25 @@ def test_a_tier_that_lost_everything_is_fenced_and_comes_back_by_itself(tmp_path
         wait_until(lambda: agent.lower.stats()[0]["breaker"] == "closed", "it is used again", 60.0)
         assert agent.lower.stats()[0]["outages"]
     assert not [file for file in tier.rglob(f"*{PROBE_NAMESPACE.hex()}*") if file.is_file()]
+
+
+def test_only_wanted_blocks_go_down_where_that_is_set(tmp_path: Path) -> None:
+    keys = some_keys(3)
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier"), admission="second_touch") as agent:
+        client = connected(tmp_path)
+        store_blocks(client, keys)
+        assert load_blocks(client, keys) == ["hit"] * 3
+        client.lookup(NAMESPACE, [0], [(0, [keys[1].block_hash])], Deadline.after(10))
+        assert agent.lower.drain(10)
+        assert agent.lower.lookup(keys, Deadline.after(10)) == [-1, 0, -1]
+        client.close()
+
+
+def test_what_goes_down_is_held_to_its_rate(tmp_path: Path) -> None:
+    keys = some_keys(6)
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier"), cascade_bytes_per_s=1) as agent:
+        client = connected(tmp_path)
+        store_blocks(client, keys)
+        wait_until(lambda: agent.lower.lookup(keys, Deadline.after(10)).count(0) == 1, "what was saved up is written")
+        assert agent.lower.waiting == 5
+        client.close()

@@ -8,7 +8,7 @@ import pytest
 from kveik.agent.lookup import tier_rate
 from kveik.agent.protocol import TierGain, TierRate
 from kveik.clock import FakeClock
-from kveik.connector.load_advice import TELL_EVERY_S, EngineFacts, EngineLoad, LoadAdvice, token_bytes
+from kveik.connector.load_advice import PATH_FORGOTTEN_S, TELL_EVERY_S, EngineFacts, EngineLoad, LoadAdvice, token_bytes
 from kveik.connector.load_choice import ALL, NONE, UNKNOWN
 from kveik.connector.plan import Found, LookupPart, Shape
 from kveik.kv.groups import GroupKind, GroupSpec
@@ -176,6 +176,19 @@ def test_the_engines_own_way_from_the_arena_is_learned_from_loads_of_it_alone(wo
     news = world.advice.news(world.clock.monotonic())
     assert news is not None
     assert news.path == pytest.approx([0.0, 0.4 / (BLOCKS * MIB)])
+
+
+def test_an_arena_that_looked_slow_is_tried_again_after_a_while(world: World) -> None:
+    options = world.advice.options(found(ARENA), TOKENS, frozenset())
+
+    def choice() -> str:
+        return world.advice.choose(options, 0, TOKENS, EngineLoad(), world.clock.monotonic()).reason
+
+    for _ in range(3):
+        ended_load(world, 5.0)
+    assert choice() == NONE
+    world.clock.advance(PATH_FORGOTTEN_S + 5.0)
+    assert choice() == ALL
 
 
 def test_loads_that_take_longer_than_expected_make_their_tier_count_as_late_for_a_while(world: World) -> None:
