@@ -17,10 +17,8 @@ def scanned(*lines: str, dictionary: Dictionary = DICTIONARY) -> LogScan:
     """A scan that has seen these lines."""
     scan = LogScan(dictionary)
     for line in lines:
-        for _ in scan.feed(line):
-            pass
-    for _ in scan.settle():
-        pass
+        scan.feed(line)
+    scan.settle()
     return scan
 
 

@@ -83,10 +83,8 @@ def _log(args: argparse.Namespace) -> int:
 
 def _read(scan: LogScan, lines: Iterator[str]) -> None:
     for line in lines:
-        for _ in scan.feed(line):
-            pass
-    for _ in scan.settle():
-        pass
+        scan.feed(line)
+    scan.settle()
 
 
 def _with_progress(lines: Iterator[str], file: BinaryIO, size: int) -> Iterator[str]:

@@ -47,7 +47,9 @@ _DATE = r"\d{4}[-/]\d\d[-/]\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,:]\d+(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)?"
 
 #: The name that a collector of logs puts before each line.
-_COLLECTED = re.compile(r"([\w./-]{1,64})\s+\| (?=\S)")
+_COLLECTED = re.compile(r"([\w./-]{1,64})\s+\| ")
+#: What stands before each line of a group of exceptions.
+_GROUP = re.compile(r" +\| (?: *\| )*")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _PROCESS = re.compile(r"\((?P<process>[\w .=-]{1,80})\) ?|\[(?P<rank>rank\d+)\]: ?")
 
@@ -101,7 +103,7 @@ def read_line(raw: str) -> LogLine:
         name = process or name
         found = _fitting(line)
     if found is None:
-        return LogLine(Level.PLAIN, moment, name, "", line)
+        return LogLine(Level.PLAIN, moment, name, "", _GROUP.sub("", line, 1) if line.startswith(" ") else line)
     parts = found.groupdict()
     level = _LEVELS.get(parts["level"].upper(), Level.PLAIN)
     process = parts.get("process") or name

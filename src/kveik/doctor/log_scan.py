@@ -1,7 +1,6 @@
 """Reads a log line by line and groups what it finds. Pure: no files, no clock; memory does not grow with the log."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kveik.doctor.log_dictionary import Dictionary, Entry
@@ -69,29 +68,34 @@ class LogScan:
         self.unknown_more = 0
         self.warnings = 0
 
-    def feed(self, raw: str) -> Iterator[Group]:
-        """Take the next line; gives the groups that grew by it. Consume what it gives."""
+    def feed(self, raw: str) -> list[Group]:
+        """Take the next line; the groups that grew by it."""
         self.lines += 1
         line = read_line(raw[:LINE_CHARS_MAX])
         message = self._open.get(line.process)
         part = message.takes(line) if message else Part.BEGINS
         entry = self._dictionary.find(line, in_code=part is Part.CODE)
+        grown: list[Group] = []
         if message is None or part is Part.BEGINS:
-            yield from self._close(line.process)
+            self._close(line.process, grown)
             self._begin(line, entry)
         elif entry and not entry.symptom:
             message.known = True
         elif entry and part is Part.TELLS:
             message.text = ""
         if entry:
-            yield self._count(self.found, entry.id, entry, self._sighting(line), line.process)
+            sighting = Sighting(self.lines, line.time, line.text.strip()[:_TEXT_CHARS])
+            grown.append(self._count(self.found, entry.id, entry, sighting, line.process))
         if len(self._open) > _PROCESSES_MAX:
-            yield from self._close(next(iter(self._open)))
+            self._close(next(iter(self._open)), grown)
+        return grown
 
-    def settle(self) -> Iterator[Group]:
-        """Nothing follows, or nothing did for a while: tell what was held back."""
+    def settle(self) -> list[Group]:
+        """Nothing follows, or nothing did for a while: the groups that what was held back makes."""
+        grown: list[Group] = []
         for process in list(self._open):
-            yield from self._close(process)
+            self._close(process, grown)
+        return grown
 
     def _begin(self, line: LogLine, entry: Entry | None) -> None:
         if is_fault(line):
@@ -101,7 +105,7 @@ class LogScan:
         elif entry is None and line.level is Level.WARNING:
             self.warnings += 1
 
-    def _close(self, process: str) -> Iterator[Group]:
+    def _close(self, process: str, grown: list[Group]) -> None:
         message = self._open.pop(process, None)
         if message is None or message.known or not message.text:
             return
@@ -110,10 +114,7 @@ class LogScan:
             self.unknown_more += 1
             return
         sighting = Sighting(message.line, message.time, message.text[:_TEXT_CHARS])
-        yield self._count(self.unknown, shape, None, sighting, process)
-
-    def _sighting(self, line: LogLine) -> Sighting:
-        return Sighting(self.lines, line.time, line.text.strip()[:_TEXT_CHARS])
+        grown.append(self._count(self.unknown, shape, None, sighting, process))
 
     @staticmethod
     def _count(groups: dict[str, Group], key: str, entry: Entry | None, sighting: Sighting, process: str) -> Group:

@@ -16,6 +16,8 @@ _PATCH_REMEDY = (
     "install the package anew; if it was patched to repair something, take the release that has it repaired: "
     "a patched engine is one that nobody else has"
 )
+_HOOKS = "*ucm*.pth"
+_HOOK_REMEDY = "know it when answers or errors surprise you; uninstall UCM where it is not used"
 _NOTHING = Point(
     Outcome.UNKNOWN,
     "versions",
@@ -38,7 +40,7 @@ def check_versions(context: Context) -> Verdict:
     for name, found in (("cann", cann_version(context.ascend)), ("hdk", driver_version(context.ascend))):
         if found:
             installed[name] = found.version
-    points = [*_patches(here.packages, table), *judge(installed, table)]
+    points = [*_patches(here.packages, table), *_hooks(here.packages), *judge(installed, table)]
     return Verdict([f"interpreter {context.python}", *_evidence(installed, table)], points or [_NOTHING])
 
 
@@ -48,6 +50,14 @@ def _evidence(installed: dict[str, str], table: VersionTable) -> list[str]:
         f"{table.title(name)} {version}{f' ({note})' if (note := notes[name]) else ''}"
         for name, version in installed.items()
     ]
+
+
+def _hooks(packages: tuple[Package, ...]) -> Iterator[Point]:
+    """UCM leaves a file beside the packages that has vLLM changed while it is imported; no record shows that."""
+    folders = {Path(package.info).parent for package in packages if package.info}
+    for hook in sorted(file for folder in folders for file in folder.glob(_HOOKS)):
+        told = "vLLM is changed by UCM whenever Python starts: what runs is not what vLLM's files say"
+        yield Point(Outcome.BEWARE, hook.name, told, _HOOK_REMEDY, "UCM 0.9.0rc3, its package was installed")
 
 
 def _patches(packages: tuple[Package, ...], table: VersionTable) -> Iterator[Point]:

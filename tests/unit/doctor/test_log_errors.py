@@ -17,7 +17,7 @@ TOLD = {
     "faulty_vllm_no_compiler": ["vllm-no-compiler"],
     "faulty_vllm_no_memory": ["vllm-no-room-for-kv"],
     "faulty_vllm_no_model": ["vllm-model-not-found"],
-    "faulty_vllm_port": ["vllm-port-in-use"],
+    "faulty_vllm_port": ["os-port-in-use"],
     "faulty_vllm_length": ["vllm-length-over-model"],
     "faulty_vllm_stopped_early": ["os-interrupted"],
     "faulty_vllm_worker_killed": ["vllm-worker-gone", "vllm-dump"],

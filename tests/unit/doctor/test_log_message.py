@@ -75,3 +75,18 @@ def test_a_fault_is_known_by_its_level_or_its_form() -> None:
     ]
     assert [is_fault(read_line(line)) for line in faults] == [True] * len(faults)
     assert [is_fault(read_line(line)) for line in sound] == [False] * len(sound)
+
+
+def test_a_group_of_exceptions_is_told_by_the_exceptions_in_it() -> None:
+    message = begun("  + Exception Group Traceback (most recent call last):")
+    parts = taken(
+        message,
+        "  |   File x, line 1, in f",
+        "  | ExceptionGroup: two went wrong (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+    )
+    assert parts == [Part.CODE, Part.TELLS, Part.GOES_ON]
+    assert taken(message, "    | Traceback (most recent call last):") == [Part.BEGINS]
+    inner = begun("    | Traceback (most recent call last):")
+    assert taken(inner, "    |   File y", "    | KeyError: 'a'") == [Part.CODE, Part.TELLS]
+    assert inner.text == "KeyError: 'a'"

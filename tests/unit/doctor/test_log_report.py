@@ -60,7 +60,7 @@ def test_who_follows_hears_of_a_thing_at_each_power_of_ten() -> None:
     scan = scanned(*[LINES[0]] * 9)
     (group,) = scan.found.values()
     assert not is_worth_telling(group)
-    assert list(scan.feed(LINES[0])) == [group]
+    assert scan.feed(LINES[0]) == [group]
     assert is_worth_telling(group)
     assert told(group).startswith("line 10: error (10 times): Mooncake's master does not answer.")
     (unknown,) = scanned("ERROR: no flux").unknown.values()

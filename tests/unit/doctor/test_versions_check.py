@@ -49,6 +49,29 @@ def test_a_patched_package_is_wrong_and_its_files_are_named(python: Path) -> Non
     assert "take the release" in point.remedy
 
 
+def test_a_hook_that_changes_vllm_while_it_is_imported_is_told(python: Path) -> None:
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    (site / "ucm_patch.pth").write_text("# a hook would stand here\n")
+    (point,) = [point for point in looked(python).points if point.about == "ucm_patch.pth"]
+    assert point.outcome is Outcome.BEWARE
+    assert "is changed by UCM whenever Python starts" in point.told
+
+
+def test_cann_and_driver_of_the_machine_are_judged_with_the_packages(python: Path, tmp_path: Path) -> None:
+    toolkit = tmp_path / "ascend-toolkit" / "latest" / "x86_64-linux" / "ascend_toolkit_install.info"
+    toolkit.parent.mkdir(parents=True)
+    toolkit.write_text("version=9.1.0\n")
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    info = site / "uc_manager_cann920_a3-0.9.0rc2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: uc-manager-cann920-a3\nVersion: 0.9.0rc2\n")
+    verdict = check_versions(Context(str(python), {}, ascend=tmp_path))
+    assert "CANN 9.1.0" in verdict.evidence
+    assert [point.about for point in verdict.points if point.outcome is Outcome.WRONG] == [
+        "UCM build for CANN 9.2.0 with CANN 9.1.0"
+    ]
+
+
 def test_what_is_pasted_is_judged_instead_of_this_machine() -> None:
     verdict = looked("/nonexistent", "vllm-ascend 0.30.0rc2\nvllm 0.32.0\n")
     assert verdict.outcome is Outcome.WRONG
