@@ -10,6 +10,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -46,10 +47,17 @@ def main(arguments: list[str]) -> int:
     except KveikError as error:
         channel.send_bytes(encode(Opened(str(error) or repr(error))))
         return 0
-    memory = Mapping(memory_fd, opening.memory_bytes).view if memory_fd >= 0 else memoryview(b"")
+    memory = mapped(memory_fd, opening.memory_bytes) if memory_fd >= 0 else memoryview(b"")
     channel.send_bytes(encode(Opened()))
     serve(channel, store, memory)
     return 0
+
+
+def mapped(memory_fd: int, size: int) -> memoryview:
+    """The agent's memory, faulted in beside the first calls: a page's first touch costs as much as its copy."""
+    mapping = Mapping(memory_fd, size)
+    threading.Thread(target=mapping.populate, args=(threading.Event(),), daemon=True).start()
+    return mapping.view
 
 
 def die_with(parent: int) -> bool:
