@@ -42,6 +42,14 @@ _QUESTION_THREADS = 2
 Message = dict[str, Any]
 
 
+def reads_at_once(cores: int) -> int:
+    """How many reads the library is given at once. It moves the parts of each on threads of its own.
+
+    Measured on two cores, over TCP: four at once move two thirds of the bytes a second that two do.
+    """
+    return max(2, cores // 4)
+
+
 class Host:
     """The library, opened by a plan, over the memory that was inherited."""
 
@@ -50,6 +58,7 @@ class Host:
         self._plan = plan
         self._library: Any = None
         self._store: Any = None
+        self._reading = threading.Semaphore(reads_at_once(len(os.sched_getaffinity(0))))
 
     def open(self) -> Message:
         """Load the library and join the store; the first message, as said in the module's text."""
@@ -83,7 +92,10 @@ class Host:
             closing.join(_CLOSE_S)
 
     def _get(self, request: Message) -> Sequence[int]:
-        codes: Sequence[int] = self._store.batch_get_into(request["keys"], self._addresses(request), request["sizes"])
+        with self._reading:
+            codes: Sequence[int] = self._store.batch_get_into(
+                request["keys"], self._addresses(request), request["sizes"]
+            )
         return codes
 
     def _put(self, request: Message) -> Sequence[int]:

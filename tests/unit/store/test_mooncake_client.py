@@ -10,6 +10,7 @@ import pytest
 from kveik.errors import StoreError
 from kveik.records import Record, StateRecord
 from kveik.store.mooncake_client import LEAST_AGE_S, Call, MooncakeClient, why_replace
+from kveik.store.mooncake_host import reads_at_once
 from kveik.store.staging import Staging
 from tests.agents import wait_until
 from tests.mooncake_double import Double
@@ -261,6 +262,11 @@ def test_questions_are_answered_while_all_transfers_hang(open_client: Open, doub
 
     assert codes(client, "exist", keys=["k"]) == [0]
     assert not any(call.wait(0) for call in hung)
+
+
+@pytest.mark.parametrize(("cores", "reads"), [(1, 2), (2, 2), (8, 2), (16, 4), (64, 16)])
+def test_the_library_reads_no_more_at_once_than_the_cores_are_good_for(cores: int, reads: int) -> None:
+    assert reads_at_once(cores) == reads
 
 
 def test_a_process_that_cannot_be_started_is_tried_again(double: Double, staging: Staging) -> None:
