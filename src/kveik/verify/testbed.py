@@ -35,8 +35,9 @@ PATIENT: Mapping[str, Any] = {
     "save_deadline_s": 60.0,
     "load_choice": "always",
 }
-#: For the same reason.
+#: For the same reason. A start takes half a minute where nobody else computes.
 TIER_DEADLINE_S = 30.0
+START_S = 900.0
 _ARENA_PREFIX = "kveik-testbed-"
 
 
@@ -130,7 +131,7 @@ class Testbed:
         if len(self.nodes) > 1:
             self._node_of(engine).kill_and_restart()
             self._say(f"{self._node_of(engine).name} killed with -9, started again with an empty arena")
-        seconds = engine.kill_and_restart()
+        seconds = engine.kill_and_restart(START_S)
         self._say(f"{engine.spec.name} killed with -9 and serving again after {seconds:.0f} s")
 
     def _start(self, stack: contextlib.ExitStack, folder: Path, token_bytes: int) -> None:
@@ -146,7 +147,7 @@ class Testbed:
             engine.start()
         for engine in self.engines:
             self._say(f"{engine.spec.name} is starting ({self.spec.model.name}, {self.spec.dtype})")
-            seconds = engine.wait_ready(progress=self._every_ten_seconds(engine.spec.name))
+            seconds = engine.wait_ready(START_S, self._every_ten_seconds(engine.spec.name))
             self._say(f"{engine.spec.name} serves after {seconds:.0f} s")
 
     def _start_node(self, stack: contextlib.ExitStack, name: str, folder: Path, token_bytes: int) -> BedNode:
