@@ -218,7 +218,8 @@ class MooncakeStore:
 
         Raises :class:`StoreError` if the store did not answer within the time that a call may take.
         """
-        call = self._link.ask("drop", [self._texts.regex(namespace, spared=PROBE_NAMESPACE)])
+        expression = self._texts.regex(namespace, spared=PROBE_NAMESPACE)
+        call = None if self._closed else self._link.ask("drop", [expression])
         codes, problem = self._answer(call, Deadline.after(self._link.hang_s, self._clock))
         if codes is not None and codes[0] < 0:
             problem = failure(codes[0], _idle)

@@ -271,7 +271,8 @@ class MooncakeClient:
 
     def _start(self) -> _Run:
         ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as closing:
+        with contextlib.ExitStack() as failing, contextlib.ExitStack() as closing:
+            failing.callback(ours.close)
             closing.callback(theirs.close)
             memory = self._open_memory()
             for fd, _ in memory:
@@ -294,6 +295,7 @@ class MooncakeClient:
                 pass_fds=[theirs.fileno(), *(fd for fd, _ in memory)],
                 process_group=0,  # a Ctrl-C on the agent's terminal is not for it; a session would be scheduled apart
             )
+            failing.pop_all()
         run = _Run(process, ours, self._clock)
         self._run = run
         return run

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.errors import ConfigError, StoreError
 
-REFRESH_S = 5.0
+REFRESH_S = 2.0
 _TIMEOUT_S = 2.0
 _PIECE_BYTES = 1 << 16
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (?P<value>[-+.\deE]+)$", re.MULTILINE)
