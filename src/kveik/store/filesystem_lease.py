@@ -10,8 +10,8 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 
 from kveik.clock import Clock
@@ -26,7 +26,8 @@ _MAX_BYTES = 64 << 10
 class LeaseNote:
     """Content of the lease file. The owner's last count goes with it, for those who do not sweep.
 
-    So do the names of those who were known to write when that count began, and how many seconds it took.
+    So does the room that was given away last, the number of that gift, and who got a share, with the report that it
+    takes account of.
     """
 
     owner: str
@@ -34,8 +35,9 @@ class LeaseNote:
     pid: int
     beat: int = 0
     count: Count = NO_COUNT
-    writers: tuple[str, ...] = ()
-    took_s: float = 0.0
+    gift: int = 0
+    room_bytes: int = 0
+    writers: Mapping[str, int] = field(default_factory=dict)
 
     def pack(self) -> bytes:
         """The content as JSON."""
@@ -47,11 +49,18 @@ class LeaseNote:
         try:
             fields = json.loads(raw)
             count = Count(*(int(fields["count"][name]) for name in ("round", "blocks", "bytes")))
-            writers = tuple(str(name) for name in fields.get("writers", ()))
-            took_s = max(0.0, float(fields.get("took_s", 0.0)))
+            writers = {str(name): int(size) for name, size in fields.get("writers", {}).items()}
+            gift, room_bytes = int(fields.get("gift", 0)), int(fields.get("room_bytes", 0))
             owner = str(fields["owner"]), str(fields["host"]), int(fields["pid"]), int(fields["beat"])
-            return cls(*owner, count, writers, took_s)
-        except (ValueError, LookupError, TypeError, OverflowError, RecursionError):  # anyone may write that file
+            return cls(*owner, count, gift, room_bytes, writers)
+        except (
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ):  # anyone may write that file
             return None
 
 
@@ -100,9 +109,9 @@ class SweeperLease:
         """This process's name in the lease: 16 hex digits."""
         return self._own.owner
 
-    def announce(self, count: Count, writers: Sequence[str], took_s: float) -> None:
-        """Tell a new count at once, if the lease is ours still. Raises ``OSError``."""
-        self._own = replace(self._own, writers=tuple(writers), took_s=round(took_s, 3))
+    def announce(self, count: Count, writers: Mapping[str, int], room_bytes: int) -> None:
+        """Give room away, and tell the last count, at once if the lease is ours still. Raises ``OSError``."""
+        self._own = replace(self._own, gift=self._own.gift + 1, room_bytes=room_bytes, writers=dict(writers))
         with unless_full(), self._tree.directory(create=True) as directory:
             if self._step(self._read(directory)) in (Step.BEAT, Step.REST):
                 self._beat(directory, count)

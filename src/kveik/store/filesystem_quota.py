@@ -1,8 +1,8 @@
-"""How much a process may write before the folder is counted again, so that all together keep the limit.
+"""How much a process may write into a folder with a limit, so that all who share it keep the limit together.
 
-Nobody sees in time what others write into a shared folder. So each round of counting gives the room that is left
-away in shares, one a process that is known to write, and what a process wrote since the round *began* counts against
-its new share, whether the round saw it or not. Shares are such that their sum never passes the room:
+Nobody sees in time what others write. So the one that sweeps gives the room that is left away in shares. Each process
+reports how many bytes it wrote; what it wrote beyond the report that the round knew of counts against its new share.
+Shares are such that their sum never passes the room:
 
 =========================================  ==========================================
 who                                        share of the room
@@ -15,28 +15,25 @@ nobody has counted yet                     nothing
 """
 
 import threading
-from collections import deque
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from kveik.clock import Clock
 
 _NEWCOMERS = 4
-#: Writes of one span of this length are remembered as one.
-_SPAN_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a round says about room: bytes it counted, who writes, and when it began.
+    """What a process learns when shares are given: the room, how many share it, and whether it is one of them.
 
-    ``began_s`` is on this process's monotonic clock, rather too early than too late; None for a round of its own, which
-    it announced with :meth:`Allowance.begin`.
+    ``reported_bytes`` is its own report, of bytes written in all, that the room takes account of.
     """
 
-    bytes: int
+    room_bytes: int
     writers: int
-    listed: bool  # whether this process is one of them
-    began_s: float | None = None
+    listed: bool
+    reported_bytes: int
 
 
 def share(room_bytes: int, writers: int, *, listed: bool) -> int:
@@ -57,8 +54,8 @@ class Allowance:
     """What this process may still write. Bytes; any thread.
 
     ``alone``: no other process writes there, and rounds are made by hand; then the whole limit may be used, from an
-    empty folder on. Otherwise a share ends when nothing was heard of the folder for ``stale_s``: it may have been
-    counted anew.
+    empty folder on. Otherwise a share ends when nothing was heard of the folder for ``stale_s``: it may have been given
+    away anew.
     """
 
     def __init__(self, limit_bytes: int, clock: Clock, *, alone: bool, stale_s: float = float("inf")) -> None:
@@ -70,18 +67,21 @@ class Allowance:
         self._share = limit_bytes if alone else 0
         self._writers = 1
         self._heard_at_s = float("-inf")
-        self._written = 0  # in all
+        self._written = 0
         self._under_way = 0
-        self._counted = 0  # of what was written, how much the last round may have seen
-        self._begun = 0
-        self._history: deque[tuple[float, int]] = deque()  # (when a span of writes began, written before it)
+        self._reported = 0  # of what was written, what the share takes account of
 
     def __repr__(self) -> str:
         return f"Allowance({self._used()} of {self._share} bytes used)"
 
     @property
+    def written_bytes(self) -> int:
+        """What this process has written in all."""
+        return self._written
+
+    @property
     def low(self) -> bool:
-        """Whether less than a quarter of the share is left, so that a round is due."""
+        """Whether less than a quarter of the share is left, so that a new one is due."""
         with self._lock:
             return self._limit_bytes > 0 and not self._alone and self._used() * 4 > self._share * 3
 
@@ -100,10 +100,7 @@ class Allowance:
 
     def wrote(self, size: int) -> None:
         """What was taken has been written."""
-        now_s = self._clock.monotonic()
         with self._lock:
-            if not self._history or now_s >= self._history[-1][0] + _SPAN_S:
-                self._history.append((now_s, self._written))
             self._under_way -= size
             self._written += size
 
@@ -122,33 +119,57 @@ class Allowance:
         """Who sweeps the folder was asked just now, or is this process."""
         self._heard_at_s = self._clock.monotonic()
 
-    def begin(self) -> None:
-        """A round of this process begins: what was written until now will be in its count."""
-        with self._lock:
-            self._begun = self._written
-
     def renew(self, found: Round) -> None:
-        """A round ended: its share replaces the last one; what was written since it began counts against it."""
+        """A round ended: its share replaces the last one."""
         with self._lock:
-            room = self._limit_bytes - found.bytes
-            self._share = room if self._alone else share(room, found.writers, listed=found.listed)
+            self._share = (
+                found.room_bytes if self._alone else share(found.room_bytes, found.writers, listed=found.listed)
+            )
             self._writers = max(1, found.writers)
-            before = self._begun if found.began_s is None else self._written_before(found.began_s)
-            self._counted = max(self._counted, before)  # no round begins before the one before it has ended
+            self._reported = max(self._reported, found.reported_bytes)
 
     def _used(self) -> int:
-        return self._written - self._counted + self._under_way
+        return self._written - self._reported + self._under_way
 
     def _is_stale(self) -> bool:
         return not self._alone and self._clock.monotonic() - self._heard_at_s > self._stale_s
 
-    def _written_before(self, time_s: float) -> int:
-        """At least so much was written before that time; earlier history is no longer needed."""
-        while len(self._history) > 1 and self._history[1][0] <= time_s:
-            self._history.popleft()
-        if not self._history or self._history[0][0] > time_s:
-            return 0
-        began_s, before = self._history[0]
-        if began_s + _SPAN_S > time_s:
-            return before
-        return self._history[1][1] if len(self._history) > 1 else self._written
+
+class ShareBook:
+    """What the one that sweeps knows between two counts: bytes counted, and reports since that count began."""
+
+    def __init__(self) -> None:
+        self._counted = 0
+        self._before: dict[str, int] = {}
+        self._latest: dict[str, int] = {}
+        self._given: Set[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"ShareBook({self.used({})} bytes, {len(self._given)} shares)"
+
+    def counted(self, size: int, before: Mapping[str, int]) -> None:
+        """The folder held so much, by a count that began when processes had reported ``before``."""
+        self._counted = size
+        self._before = self._latest = dict(before)
+
+    def used(self, reported: Mapping[str, int]) -> int:
+        """What lies there at most, but for what is not reported yet. The gone count by their last report."""
+        self._latest = {**self._latest, **reported}
+        return self._counted + sum(max(0, size - self._before.get(name, 0)) for name, size in self._latest.items())
+
+    def given(self, names: Set[str]) -> None:
+        """These got shares."""
+        self._given = frozenset(names)
+
+    def grew(self, names: Set[str]) -> bool:
+        """Whether one of these has no share yet."""
+        return not self._given >= names
+
+    def lost_one(self, names: Set[str]) -> bool:
+        """Whether one that has a share is gone: what it wrote last is not reported, only counting tells."""
+        return not names >= self._given
+
+    @property
+    def shares(self) -> int:
+        """How many have one."""
+        return len(self._given)

@@ -1,4 +1,4 @@
-"""Who writes into a shared folder: one small file a process, whose content changes as long as it lives.
+"""Who writes into a shared folder, and how much: one small file a process, which changes as long as it lives.
 
 As with the sweeper's lease, whoever looks compares content over its *own* time, so clocks of machines are never
 compared.
@@ -34,7 +34,7 @@ def still_there(seen: Sighting, *, now_s: float, stale_s: float, host: str, aliv
 
 
 class WriterFiles:
-    """This process's file, and its view of those of others. Used by one thread."""
+    """This process's file, and its view of others'. Used by one thread."""
 
     def __init__(
         self, tree: FileTree, name: str, stale_s: float, clock: Clock, alive: Callable[[int], bool] = process_alive
@@ -45,41 +45,50 @@ class WriterFiles:
         self._clock = clock
         self._alive = alive
         self._beat = 0
+        self._told_bytes = 0
         self._beaten_at_s = float("-inf")
         self._seen: dict[str, Sighting] = {}
 
     def __repr__(self) -> str:
         return f"WriterFiles({self._name}, beat {self._beat}, {len(self._seen)} seen)"
 
-    def keep(self) -> None:
-        """Change this process's file if that is due. Raises ``OSError``."""
+    def keep(self, written_bytes: int) -> None:
+        """Report that this process lives and what it wrote in all, if due or changed. Raises ``OSError``."""
         now_s = self._clock.monotonic()
-        if now_s - self._beaten_at_s < self._stale_s / 3:
+        if written_bytes == self._told_bytes and now_s - self._beaten_at_s < self._stale_s / 3:
             return
         self._beat += 1
-        note = {"host": self._tree.writer.host, "pid": self._tree.writer.pid, "beat": self._beat}
+        note = {
+            "host": self._tree.writer.host,
+            "pid": self._tree.writer.pid,
+            "beat": self._beat,
+            "written_bytes": written_bytes,
+        }
         with unless_full(), self._tree.directory(WRITERS_DIRECTORY, create=True) as directory:
             self._tree.replace(directory, "writer", self._name, json.dumps(note).encode("ascii"))
-            self._beaten_at_s = now_s
+            self._beaten_at_s, self._told_bytes = now_s, written_bytes
 
-    def living(self) -> list[str]:
-        """The names of all that write, this one among them. Files of the others that are gone are removed.
+    def living(self) -> dict[str, int]:
+        """What each process that writes has reported, by its file's name; this one is among them.
 
-        Raises ``OSError``.
+        Files of others that are gone are removed. Raises ``OSError``.
         """
         now_s = self._clock.monotonic()
-        living = {self._name}
+        living = {self._name: self._told_bytes}
         with contextlib.suppress(FileNotFoundError), self._tree.directory(WRITERS_DIRECTORY) as directory:
             found = dict(_notes(directory))
             self._seen = _looked_at(self._seen, found, now_s)
             for name, seen in self._seen.items():
                 host = self._tree.writer.host
+                if name == self._name:
+                    continue
                 if still_there(seen, now_s=now_s, stale_s=self._stale_s, host=host, alive=self._alive):
-                    living.add(name)
-                elif name != self._name:
+                    note = _parse(seen.raw)
+                    living[name] = 0 if note is None else note[2]
+                else:
                     with contextlib.suppress(OSError):  # another one removes it as well
                         os.unlink(name, dir_fd=directory)
-        return sorted(living)
+        return living
 
     def leave(self) -> None:
         """Remove this process's file: it writes no more."""
@@ -103,9 +112,10 @@ def _looked_at(before: Mapping[str, Sighting], found: Mapping[str, bytes], now_s
     }
 
 
-def _parse(raw: bytes) -> tuple[str, int] | None:
+def _parse(raw: bytes) -> tuple[str, int, int] | None:
+    """Host, process id and bytes written."""
     try:
         fields = json.loads(raw)
-        return str(fields["host"]), int(fields["pid"])
+        return str(fields["host"]), int(fields["pid"]), max(0, int(fields["written_bytes"]))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError):  # anyone may write that file
         return None

@@ -45,13 +45,14 @@ def test_a_note_survives_its_text_form() -> None:
     assert LeaseNote.parse(note.pack()) == note
 
 
-def test_a_note_says_who_writes_and_how_long_the_count_took_if_it_is_of_a_version_that_does() -> None:
-    note = LeaseNote("me", "host", 10, 3, Count(2, 100, 1 << 40), ("a", "b"), 1.5)
-    older = {name: value for name, value in json.loads(note.pack()).items() if name not in ("writers", "took_s")}
+def test_a_note_says_what_room_was_given_to_whom_if_it_is_of_a_version_that_does() -> None:
+    note = LeaseNote("me", "host", 10, 3, Count(2, 100, 1 << 40), 7, 1 << 30, {"a": 5, "b": 0})
+    fields = json.loads(note.pack())
+    older = {name: value for name, value in fields.items() if name not in ("gift", "room_bytes", "writers")}
 
     assert LeaseNote.parse(note.pack()) == note
-    assert LeaseNote.parse(json.dumps(older).encode()) == replace(note, writers=(), took_s=0.0)
-    assert LeaseNote.parse(replace(note, took_s=-5.0).pack()) == replace(note, took_s=0.0)
+    assert LeaseNote.parse(json.dumps(older).encode()) == replace(note, gift=0, room_bytes=0, writers={})
+    assert LeaseNote.parse(json.dumps({**fields, "writers": [1]}).encode()) is None
 
 
 @pytest.mark.parametrize("raw", [b"", b"{}", b"[]", b"7", b"\xff", b'{"owner": "x", "count": []}', OWN.pack()[:-3]])
@@ -209,14 +210,15 @@ def test_nothing_is_left_beside_the_lease(one: Host, two: Host, tmp_path: Path, 
     assert [file.name for file in (tmp_path / "kveik-1").iterdir()] == ["sweeper.lease"]
 
 
-def test_a_count_is_told_at_once_by_the_owner_and_by_nobody_else(one: Host, two: Host) -> None:
+def test_room_is_given_at_once_by_the_owner_and_by_nobody_else(one: Host, two: Host) -> None:
     one.keep()
     two.keep()
 
-    one.lease.announce(Count(1, 5, 500), ["a", "b"], 0.25)
-    two.lease.announce(Count(7, 7, 7), [], 9.0)
+    one.lease.announce(Count(1, 5, 500), {"a": 3, "b": 0}, 250)
+    two.lease.announce(Count(7, 7, 7), {}, 9)
     two.keep()
 
-    assert two.lease.seen is not None
-    assert (two.lease.seen.owner, two.lease.seen.count) == (one.lease.owner, Count(1, 5, 500))
-    assert (two.lease.seen.writers, two.lease.seen.took_s) == (("a", "b"), 0.25)
+    seen = two.lease.seen
+    assert seen is not None
+    assert (seen.owner, seen.count) == (one.lease.owner, Count(1, 5, 500))
+    assert (seen.gift, seen.room_bytes, seen.writers) == (1, 250, {"a": 3, "b": 0})

@@ -109,48 +109,87 @@ def test_one_that_leaves_is_no_longer_counted(root: Path, clock: FakeClock) -> N
     assert second.share == LIMIT * 3 // 4
 
 
-def test_rounds_for_several_are_apart_so_that_all_have_looked_in_between(root: Path, clock: FakeClock) -> None:
+def both(root: Path, clock: FakeClock) -> tuple[Node, Node]:
+    """Two that have their shares; the first one sweeps."""
     first, second = Node(root, clock), Node(root, clock)
-    for _ in range(2):
-        first.turn()
-        second.turn()
-        clock.advance(3.0)
-    first.sweeper.press()
-    first.turn()
-    before = note(root).count.round
+    for node in (first, second):
+        node.turn()
+    clock.advance(3.0)
+    for node in (first, second):
+        node.turn()
+    assert (first.share, second.share) == (LIMIT // 4, LIMIT // 4)
+    return first, second
+
+
+def test_shares_for_several_are_given_apart_so_that_all_have_looked_in_between(root: Path, clock: FakeClock) -> None:
+    first, _ = both(root, clock)
+    before = note(root).gift
     first.sweeper.press()
     clock.advance(2.0)
     first.turn()
-    assert note(root).count.round == before
+    assert note(root).gift == before
     clock.advance(0.6)
     first.turn()
-    assert note(root).count.round == before + 1
+    assert note(root).gift == before + 1
 
 
-def test_one_that_needs_room_leaves_a_note_and_the_one_that_sweeps_obeys(root: Path, clock: FakeClock) -> None:
-    first, second = Node(root, clock), Node(root, clock)
-    first.turn()
-    second.turn()
-    clock.advance(3.0)
-    first.turn()
-    second.turn()
+def test_one_that_needs_a_share_gets_it_by_its_report_without_a_count(root: Path, clock: FakeClock) -> None:
+    first, second = both(root, clock)
+    before = note(root)
     second.write(LIMIT // 4)
+    assert second.allowance.low
     second.sweeper.press(wanted=100)
     second.turn()
     wanted = root / "kveik-1" / WANTED_NAME
     assert wanted.read_bytes() == b"100"
-    before = note(root).count.round
-    clock.advance(1.0)
-    second.turn()
-    assert second.share == 0
 
-    clock.advance(2.0)
+    clock.advance(3.0)
     first.turn()
     second.turn()
 
     assert not wanted.exists()
+    assert (note(root).gift, note(root).count.round) == (before.gift + 1, before.count.round)
+    assert note(root).room_bytes == LIMIT * 3 // 4
+    assert first.share == second.share == LIMIT * 3 // 16
+
+
+def test_what_was_written_after_the_report_counts_against_the_next_share(root: Path, clock: FakeClock) -> None:
+    first, second = both(root, clock)
+    second.write(1000)
+    second.turn()
+    second.write(500)
+    first.sweeper.press()
+    clock.advance(3.0)
+    first.turn()
+    second.turn()
+
+    assert note(root).room_bytes == LIMIT - 1000
+    assert second.share == (LIMIT - 1000) // 4 - 500
+
+
+def test_near_the_limit_reports_are_not_enough_and_the_folder_is_counted(root: Path, clock: FakeClock) -> None:
+    first, second = both(root, clock)
+    before = note(root).count.round
+    second.sweeper._writers.keep(LIMIT * 96 // 100)
+
+    clock.advance(3.0)
+    first.turn()
+
+    assert note(root).count.round == before + 1, "and found empty, as no file was written really"
+
+
+def test_when_one_is_gone_the_folder_is_counted_before_shares_are_given_again(root: Path, clock: FakeClock) -> None:
+    first, second = both(root, clock)
+    before = note(root).count.round
+    second.write(1000)  # and never reports it
+    second.sweeper._writers.leave()
+
+    clock.advance(3.0)
+    first.turn()
+
     assert note(root).count.round == before + 1
-    assert second.share == LIMIT // 4, "what it wrote was seen by this round, as far as it can tell"
+    assert len(note(root).writers) == 1
+    assert first.share == LIMIT * 3 // 4
 
 
 @pytest.mark.parametrize("told", [b"", b"garbage", b"-5", b"9" * 40, b"7 full", b"\xff\xfe"])

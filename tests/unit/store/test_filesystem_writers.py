@@ -11,7 +11,7 @@ from kveik.store.filesystem_layout import writer_name
 from kveik.store.filesystem_writers import Sighting, WriterFiles, still_there
 
 STALE_S = 30.0
-NOTE = json.dumps({"host": "here", "pid": 7, "beat": 1}).encode()
+NOTE = json.dumps({"host": "here", "pid": 7, "beat": 1, "written_bytes": 5}).encode()
 
 
 class Shared:
@@ -38,58 +38,70 @@ def shared(tmp_path: Path) -> Shared:
 
 def test_writers_see_each_other_as_long_as_they_keep_their_files(shared: Shared) -> None:
     one, two = shared.writer(1), shared.writer(2)
-    one.keep()
-    assert one.living() == [writer_name(f"{1:016x}")]
-    two.keep()
-    assert one.living() == two.living() == shared.names()
+    one.keep(0)
+    assert list(one.living()) == [writer_name(f"{1:016x}")]
+    two.keep(0)
+    assert sorted(one.living()) == sorted(two.living()) == shared.names()
 
     for _ in range(10):
         shared.clock.advance(11.0)
-        one.keep()
-        two.keep()
+        one.keep(0)
+        two.keep(0)
         assert len(one.living()) == 2
 
 
 def test_one_that_keeps_its_file_no_more_is_gone_after_a_while_and_its_file_too(shared: Shared) -> None:
     one, two = shared.writer(1), shared.writer(2)
-    two.keep()
-    one.keep()
+    two.keep(0)
+    one.keep(0)
     assert len(one.living()) == 2
 
     shared.clock.advance(29.0)
-    one.keep()
+    one.keep(0)
     assert len(one.living()) == 2
     shared.clock.advance(1.0)
-    assert one.living() == [writer_name(f"{1:016x}")]
+    assert list(one.living()) == [writer_name(f"{1:016x}")]
     assert shared.names() == [writer_name(f"{1:016x}")]
 
 
 def test_one_that_leaves_is_gone_at_once(shared: Shared) -> None:
     one, two = shared.writer(1), shared.writer(2)
-    one.keep()
-    two.keep()
+    one.keep(0)
+    two.keep(0)
     two.leave()
     two.leave()
 
-    assert one.living() == [writer_name(f"{1:016x}")]
+    assert list(one.living()) == [writer_name(f"{1:016x}")]
 
 
 def test_the_own_file_is_written_only_when_that_is_due(shared: Shared) -> None:
     one = shared.writer(1)
-    one.keep()
-    one.keep()
+    one.keep(0)
+    one.keep(0)
     assert "beat 1," in repr(one)
     shared.clock.advance(STALE_S / 3)
-    one.keep()
+    one.keep(0)
     assert "beat 2," in repr(one)
+    one.keep(5)
+    assert "beat 3," in repr(one)
+
+
+def test_what_each_has_written_is_reported(shared: Shared) -> None:
+    one, two = shared.writer(1), shared.writer(2)
+    one.keep(100)
+    two.keep(7)
+
+    assert sorted(one.living().values()) == sorted(two.living().values()) == [7, 100]
+    (shared.folder / writer_name(f"{2:016x}")).write_bytes(b"garbage")
+    assert sorted(one.living().values()) == [0, 100]
 
 
 def test_files_of_strangers_are_no_writers_and_stay(shared: Shared) -> None:
     one = shared.writer(1)
-    one.keep()
+    one.keep(0)
     (shared.folder / "notes").write_bytes(b"mine")
 
-    assert one.living() == [writer_name(f"{1:016x}")]
+    assert list(one.living()) == [writer_name(f"{1:016x}")]
     shared.clock.advance(1000.0)
     one.living()
     assert (shared.folder / "notes").exists()
