@@ -38,8 +38,12 @@ test: dev ## all tests, those with real vLLM engines too
 	echo '$(PYTEST_VLLM)'; $(PYTEST_VLLM) || status=1; \
 	exit $$status
 
-test-long: dev vllm models ## rolls, healing, compiling and groups with real engines: a quarter of an hour more
-	$(VLLM)/python -m pytest -m long
+# Stores' packages are in one environment, vLLM is in the other: what needs both starts its engines from the first.
+test-long: dev vllm models ## rolls, healing, compiling, groups and stores with real engines: half an hour more
+	@status=0; \
+	echo '$(VLLM)/python -m pytest -m long'; $(VLLM)/python -m pytest -m long --ignore-glob='*/test_store_*' || status=1; \
+	echo '$(DEV)/python -m pytest -m long'; $(DEV)/python -m pytest -m long tests/engines/test_store_*.py || status=1; \
+	exit $$status
 
 check: dev ## format, lint, types, import contract, docs, unit tests: about a minute
 	$(DEV)/ruff format --check
