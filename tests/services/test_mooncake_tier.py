@@ -22,6 +22,7 @@ from kveik.store.apart import SharedMemory
 from kveik.store.base import BlockResult, Status
 from kveik.store.mooncake import MooncakeStore
 from kveik.store.mooncake_link import MooncakeLink
+from kveik.store.mooncake_master import MasterPage
 from tests.agents import (
     MIB,
     NAMESPACE,
@@ -317,6 +318,20 @@ def test_a_full_store_refuses_blocks_in_words_and_drops_old_ones_in_time(tmp_pat
             wait_until(lambda: put(store, make_block(1000, payload_bytes=MIB)).ok, "there is room again", PATIENCE_S)
             wait_until(lambda: store.stats().bytes > 16 * MIB, "the master's sizes are known", PATIENCE_S)
             assert store.stats().bytes <= store.stats().capacity_bytes == 64 * MIB
+        finally:
+            store.close()
+
+
+def test_with_two_copies_the_death_of_one_owner_loses_no_block(tmp_path: Path) -> None:
+    with running_mooncake(tmp_path, lenders=2, patience_s=2) as two:
+        segments = MasterPage(two.settings.master_http)
+        wait_until(lambda: len(segments.text("/get_all_segments").split()) == 2, "both lend", PATIENCE_S)
+        store = open_store(replace(two.settings, replicas=2, soft_pin=True))
+        blocks = [make_block(number, payload_bytes=256 << 10) for number in range(8)]
+        try:
+            assert all(put(store, block).ok for block in blocks)
+            two.lenders[0].kill()
+            wait_until(lambda: all(get(store, block)[0].ok for block in blocks), "all are there", PATIENCE_S)
         finally:
             store.close()
 

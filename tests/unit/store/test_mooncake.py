@@ -262,10 +262,11 @@ def test_a_link_that_others_use_is_left_alone(link: MooncakeLink) -> None:
 
 
 def test_lent_memory_has_a_process_of_its_own_and_is_put_into_first(double: Double) -> None:
-    link = MooncakeLink(replace(SETTINGS, segment_bytes=MIB, replicas=2), wait_s=PATIENCE_S, hang_s=PATIENCE_S)
+    settings = replace(SETTINGS, segment_bytes=MIB, replicas=2, soft_pin=True)
+    link = MooncakeLink(settings, wait_s=PATIENCE_S, hang_s=PATIENCE_S)
     try:
         assert put(MooncakeStore(link, keep_link=True), make_block(1))[0].ok
-        assert double.config == [2, False, ["double:1"]]
+        assert double.config == [2, True, ["double:1"]]
     finally:
         link.close()
     assert double.closed
