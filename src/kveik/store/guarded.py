@@ -155,6 +155,7 @@ class GuardedStore(StoreWrapper):
         refusal = failed("timeout") if deadline.passed else self._refusal(threads)
         if refusal is not None:
             self._report(direction, refused := [refusal] * len(keys))
+            self._cost(direction, refused)
             return lambda: refused
         sizes = [len(buffer) for buffer, _ in zip(buffers, keys, strict=True)]
         begun = []
@@ -210,6 +211,7 @@ class GuardedStore(StoreWrapper):
                 tried += found
         self._report(direction, untold)
         self._note_results(tried)
+        self._cost(direction, results)
         if direction == "get":
             self._remember(keys, results)
         return results
@@ -260,6 +262,7 @@ class GuardedStore(StoreWrapper):
         if write is not None:
             refusal = failed("closed") if self._closed else self.standing.refused()
             self._report("put", [refusal])
+            self._cost("put", [refusal])
             write.future.set_result(refusal)
 
     def _write_some(self) -> None:
@@ -279,6 +282,7 @@ class GuardedStore(StoreWrapper):
         refusal = self._refusal(None)
         if refusal is not None:
             self._report("put", refused := [refusal] * len(writes))
+            self._cost("put", refused)
             return refused
         keys, frames = [write.key for write in writes], [write.sealed for write in writes]
         try:
@@ -288,6 +292,7 @@ class GuardedStore(StoreWrapper):
             _log.exception("%s tier: unexpected error while storing %s", self.name, keys[0])
             self._report("put", results := [failed("io_error", repr(error))] * len(writes))
         self._note_results(results)
+        self._cost("put", results)
         return results
 
     def delete(self, keys: Sequence[BlockKey]) -> list[BlockResult]:
@@ -365,10 +370,12 @@ class GuardedStore(StoreWrapper):
         """Tell the listener about failures that the inner store does not know of."""
         for reason, blocks in Counter(result.reason for result in results).items():
             self._listener(FailureRecord(self.name, direction, Status.FAILED.value, reason, blocks))
-        if direction == "put":
-            self.standing.cost(not_stored=len(results))
-        elif results:
-            self.standing.cost(not_read=len(results))
+
+    def _cost(self, direction: str, results: Sequence[BlockResult]) -> None:
+        """Blocks that could not be moved are what an outage costs, whoever refused them."""
+        lost = sum(result.status is Status.FAILED for result in results)
+        if lost:
+            self.standing.cost(**{"not_stored" if direction == "put" else "not_read": lost})
 
 
 def _answer(job: "Future[list[_T]]") -> "list[_T] | None":

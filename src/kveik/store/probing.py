@@ -22,7 +22,7 @@ from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.errors import FrameError, StoreError
 from kveik.kv import frame
 from kveik.kv.keys import BlockKey
-from kveik.store.base import BlockResult, BlockStore, failed
+from kveik.store.base import READY, BlockResult, BlockStore, failed
 from kveik.store.canary import LARGE_BYTES, SMALL_BYTES, Canary
 from kveik.store.guarded import GuardedStore
 from kveik.store.probe_verdict import Finding, ProbeCourse, Verdict, of_get, of_put, together
@@ -79,6 +79,7 @@ class TierProbe:
     def tick(self) -> None:
         """Begin a round if one is due, judge one that ended or lasts too long. Never waits."""
         now_s = self._clock.monotonic()
+        self._note_medium()
         if self._job is None:
             self._trial = self._guard.standing.begin_trial()
             if self._trial or now_s >= self._course.due_s:
@@ -89,6 +90,11 @@ class TierProbe:
             self._judged = True
             self._take(Finding(Verdict.SLOW, f"nothing within {self._deadline_s:g} s"), now_s)
             self._judge_at_s = self._course.due_s  # it hangs on: once more when the next round would be due
+
+    def _note_medium(self) -> None:
+        stats = self._store.stats()
+        notes = "; ".join(stats.notes) or "its medium is not open"
+        self._guard.standing.note_medium("" if stats.state == READY else notes)
 
     def close(self) -> None:
         """Stop, and take the canaries away if that is quickly done."""

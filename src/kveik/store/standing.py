@@ -28,6 +28,7 @@ class Standing:
         self._lock = threading.Lock()
         self._breaker = Breaker(policy)
         self._fence = ""
+        self._away = ""
         self._probed = False
         self._log = OutageLog(name)
 
@@ -126,6 +127,18 @@ class Standing:
             self._listener(StateRecord(f"{self._name}.fence", FENCED, "sound", why))
         self._report_end(ended)
 
+    def note_medium(self, away: str) -> None:
+        """Whether there is anything behind the tier at all: why its medium is not open, or empty if it is.
+
+        Calls go through all the same, and are refused further in; but it is an outage.
+        """
+        if away == self._away or bool(away) == bool(self._away):
+            return
+        with self._lock:
+            self._away = away
+            ended = self._settle(away)
+        self._report_end(ended)
+
     def cost(self, *, not_stored: int = 0, not_read: int = 0) -> None:
         """Count blocks that the outage kept from being moved."""
         with self._lock:
@@ -135,7 +148,7 @@ class Standing:
         """Begin or end an outage, as breaker and fence now stand; the outage that ended. Under the lock."""
         now_s = self._clock.wall()
         current = self._log.current
-        if not self.usable:
+        if self._away or not self.usable:
             self._log = self._log.began(why, now_s)
         elif current is not None:
             self._log = self._log.ended(now_s)

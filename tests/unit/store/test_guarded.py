@@ -526,4 +526,20 @@ def test_what_an_outage_kept_from_being_moved_is_counted(tier: Tier) -> None:
 
     outage = tier.guarded.standing.outages.current
     assert outage is not None
-    assert (outage.not_read_blocks, outage.not_stored_blocks, outage.why) == (2, 1, "injected")
+    assert (outage.not_read_blocks, outage.not_stored_blocks, outage.why) == (3, 1, "injected")  # with what opened it
+
+
+def test_blocks_that_the_store_itself_refuses_in_an_outage_count_among_its_cost(tier: Tier) -> None:
+    tier.guarded.standing.note_medium("not open")
+    tier.faulty.faults = Faults(fail="not_open")
+    ended: list[BlockResult] = []
+    tier.get(make_block(1), make_block(2))
+    tier.put(make_block(3))
+    tier.guarded.write_behind(make_block(4).key, make_block(4).frame, ended.append)
+    until(lambda: ended)
+    tier.faulty.faults = Faults()
+    assert tier.get(make_block(5))[0].status is Status.MISS  # a miss costs nothing
+
+    outage = tier.guarded.standing.outages.current
+    assert outage is not None
+    assert (outage.not_read_blocks, outage.not_stored_blocks, outage.why) == (2, 2, "not open")

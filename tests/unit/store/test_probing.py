@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from kveik.breaker import CLOSED, OPEN, BreakerPolicy
 from kveik.clock import Deadline, FakeClock
 from kveik.kv.keys import BlockKey
 from kveik.records import OutageRecord, Record, StateRecord, TransferRecord
-from kveik.store.base import BlockResult, BlockStore, Status, StoreStats
+from kveik.store.base import OUT, READY, BlockResult, BlockStore, Status, StoreStats
 from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.faulty import Faults, FaultyStore
 from kveik.store.guarded import GuardedStore
@@ -430,3 +431,29 @@ def test_an_empty_tier_is_seen_within_a_minute(tier: Probed, begins_after_s: flo
     tier.faulty.forget_everything()
     assert usable_within(tier, False, 60.0)
     assert usable_within(tier, True, 30.0)
+
+
+class Closed(MemoryStore):
+    """A store whose medium is not open at first."""
+
+    state = OUT
+
+    def stats(self) -> StoreStats:
+        return replace(super().stats(), state=self.state, notes=("no such mount",))
+
+
+def test_the_time_until_a_tiers_medium_is_open_is_an_outage() -> None:
+    store = Closed()
+    tier = Probed(store)
+    tier.probe.tick()
+    tier.clock.advance(5.0)
+    tier.probe.tick()
+    current = tier.guard.standing.outages.current
+    assert current is not None
+    assert current.why == "no such mount"
+    store.state = READY
+    tier.probe.tick()
+    (outage,) = tier.outages
+    assert outage.seconds == 5.0
+    tier.probe.close()
+    tier.guard.close()

@@ -136,3 +136,18 @@ def test_a_failed_trial_doubles_the_pause(standing: Kept) -> None:
 
 def test_the_repr_states_the_breaker(standing: Kept) -> None:
     assert repr(standing) == f"Standing('tier', breaker {CLOSED})"
+
+
+def test_a_medium_that_is_not_open_is_an_outage_too_and_refuses_nothing_by_itself(standing: Kept) -> None:
+    standing.note_medium("no such mount")
+    standing.note_medium("no such mount, still")
+    standing.note("")
+    standing.cost(not_stored=2)
+    assert standing.refusal() is None
+    standing.clock.advance(30.0)
+    standing.note_medium("")
+    standing.note_medium("")
+
+    (record,) = [record for record in standing.records if isinstance(record, OutageRecord)]
+    assert (record.seconds, record.not_stored_blocks) == (30.0, 2)
+    assert ": no such mount; 2 blocks" in record.text
