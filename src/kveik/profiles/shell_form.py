@@ -34,8 +34,9 @@ runs() { [[ "$(docker inspect --format '{{.State.Running}}' "$1" 2>/dev/null)" =
 """
 _IN_SHELL = r"""
 pids=()
-runs() { kill -0 "${pids[@]}" 2>/dev/null; }
-trap '((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null' EXIT
+# Asked of what was started last.
+runs() { kill -0 "${pids[-1]}" 2>/dev/null; }
+trap '((${#pids[@]} == 0)) || kill "${pids[@]}" 2>/dev/null || true' EXIT
 """
 
 
@@ -70,7 +71,7 @@ def _start(node: Node) -> str:
     for process in node.processes:
         parts += ["", *_process(node, process)]
     if not node.in_containers:
-        parts += ["", "wait"]
+        parts += ["", "# Ends with its last process, and ends the others then.", 'wait "${pids[-1]}"']
     return "\n".join(parts) + "\n"
 
 
@@ -103,6 +104,8 @@ def _each(name: str, holds: str, values: Iterable[str], otherwise: str) -> list[
     words = [shlex.quote(value) for value in values]
     if not words:
         return []
+    if len(words) == 1:
+        return [f"{name}={words[0]}", f'{holds} || fail "{otherwise}"']
     body = [f'    {holds} || fail "{otherwise}"', "done"]
     return [f"for {name} in \\", *(f"    {word} \\" for word in words[:-1]), f"    {words[-1]}; do", *body]
 
@@ -172,5 +175,11 @@ def _word(text: str) -> str:
     """A word for the shell; what begins at the written files begins with the folder of this script."""
     before, found, after = text.partition(HERE)
     if not found:
-        return shlex.quote(text)
-    return f'{shlex.quote(before) if before else ""}"$here"{shlex.quote(after)}'
+        return _quoted(text)
+    return f'{_quoted(before) if before else ""}"$here"{_quoted(after)}'
+
+
+def _quoted(text: str) -> str:
+    """Quoted where it must be; also around commas, which shellcheck would take for a slip."""
+    quoted = shlex.quote(text)
+    return f"'{text}'" if "," in text and quoted == text else quoted
