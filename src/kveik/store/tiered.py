@@ -340,11 +340,11 @@ def _drop_from(store: BlockStore, tier: GuardedStore, namespace: bytes, known: S
         if dropped is not None:
             return TierDrop(tier.name, dropped)
     if isinstance(store, ListedStore):
-        return _drop_all(tier, store.keys(namespace))
+        return _drop_all(tier, store.keys(namespace), spared=PROBE_NAMESPACE if not namespace else b"")
     return _drop_known(tier, known, "the tier cannot say which blocks it has")
 
 
-def _drop_all(tier: GuardedStore, portions: Iterator[Sequence[BlockKey]]) -> TierDrop:
+def _drop_all(tier: GuardedStore, portions: Iterator[Sequence[BlockKey]], *, spared: bytes) -> TierDrop:
     """Portion by portion, so that no call takes long; where one can't be found, the rest is left."""
     blocks, left = 0, ""
     while True:
@@ -353,7 +353,7 @@ def _drop_all(tier: GuardedStore, portions: Iterator[Sequence[BlockKey]]) -> Tie
             return TierDrop(tier.name, blocks, keys.detail or keys.reason)
         if keys is None:
             return TierDrop(tier.name, blocks, left)
-        portion = _drop_known(tier, [key for key in keys if key.namespace != PROBE_NAMESPACE], left)
+        portion = _drop_known(tier, [key for key in keys if key.namespace != spared], left)
         blocks, left = blocks + portion.blocks, portion.left
 
 

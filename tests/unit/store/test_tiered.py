@@ -16,6 +16,7 @@ from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import REQUIRED_FACTS, Namespace
 from kveik.records import LookupRecord, Record
 from kveik.store.base import MISS, BlockResult, Status
+from kveik.store.canary import PROBE_NAMESPACE, Canary
 from kveik.store.faulty import Faults, FaultyStore
 from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_options import FilesystemOptions
@@ -498,4 +499,17 @@ def test_a_namespace_is_described_where_a_tier_can_keep_it(tmp_path: Path) -> No
     tiers.describe(namespace)
 
     until((tmp_path / "kveik-1" / namespace.digest.hex() / "namespace.json").exists)
+    tiers.close()
+
+
+def test_dropping_everything_spares_the_probes_blocks_unless_they_are_named() -> None:
+    store = MemoryStore()
+    tiers = LowerTiers([store], threads=1, queue_bytes=1 << 20)
+    block, canary = make_block(1), Canary.of("an agent", 1)
+    for key, sealed in ((block.key, block.frame), (canary.key, canary.sealed(0.0))):
+        store.put([key], [sealed], Deadline.after(10.0))
+
+    assert tiers.drop_namespace(b"") == [TierDrop("memory", 1)]
+    assert store.lookup([block.key, canary.key], Deadline.after(10.0)) == [False, True]
+    assert tiers.drop_namespace(PROBE_NAMESPACE) == [TierDrop("memory", 1)]
     tiers.close()
