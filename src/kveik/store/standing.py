@@ -132,7 +132,7 @@ class Standing:
 
         Calls go through all the same, and are refused further in; but it is an outage.
         """
-        if away == self._away or bool(away) == bool(self._away):
+        if bool(away) == bool(self._away):
             return
         with self._lock:
             self._away = away
