@@ -86,12 +86,12 @@ def for_real() -> Sequence[str]:
     """How it is done on several nodes, a line each."""
     return (
         "One machine runs the master, on an address that all nodes reach:",
-        "  mooncake_master --rpc_port=50051 --metrics_port=50052 --enable_metric_reporting=false",
-        "Each node lends memory by a process of its own, which outlives engines and agent:",
+        "  mooncake_master --rpc_port=50051 --metrics_port=9003 --enable_metric_reporting=false",
+        "Each node lends memory by a process of its own, which outlives engines and agent; host is the agent's, too:",
         "  mooncake_client --host=THIS_NODE --global_segment_size=200GB --master_server_address=MASTER:50051 \\",
         "    --metadata_server=P2PHANDSHAKE --protocol=rdma --device_names=mlx5_0",
         "and its agent has",
-        '  [mooncake]  master = "MASTER:50051"  master_http = "MASTER:50052"  protocol = "rdma"  device = "mlx5_0"',
+        '  [mooncake]  master = "MASTER:50051"  master_http = "MASTER:9003"  protocol = "rdma"  device = "mlx5_0"',
         "On Ascend install mooncake-transfer-engine-npu; protocol is what that build has (ascend, ascend_direct).",
         "After the end of a mooncake_client wait 12 s before its next start: the master forgets it only then.",
     )
