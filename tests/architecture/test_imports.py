@@ -51,11 +51,13 @@ def test_every_module_outside_the_connector_loads_without_torch_and_vllm() -> No
 
 def optional(file: Path) -> bool:
     """Modules of an extra (plots) or with verify's tensor checks, which say so by their place."""
-    return file == PACKAGE / "bench" / "plot.py" or file == PACKAGE / "verify" / "tensors.py"
+    plots = {PACKAGE / "bench" / "plot.py", PACKAGE / "bench" / "breakeven_plot.py"}
+    return file in plots or file == PACKAGE / "verify" / "tensors.py"
 
 
 def test_the_decisions_of_the_connector_load_without_torch_and_vllm() -> None:
-    pure = [PACKAGE / "connector" / name for name in ("__init__.py", "plan.py", "prefill_rate.py")]
+    names = ("__init__.py", "plan.py", "prefill_rate.py", "load_choice.py", "load_advice.py", "sounding.py")
+    pure = [PACKAGE / "connector" / name for name in names]
     assert [file.name for file in pure if needs_vllm(file)] == []
     load_without_engines(*map(module_name, pure))
 

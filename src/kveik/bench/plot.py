@@ -1,4 +1,4 @@
-"""The demonstration's plot. The only module that needs matplotlib (extra ``plot``)."""
+"""The demonstration's plot. Needs matplotlib (extra ``plot``)."""
 
 import datetime
 from collections.abc import Sequence
