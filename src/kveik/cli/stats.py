@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -70,7 +70,7 @@ def _outages(tiers: list[Mapping[str, Any]]) -> list[Table]:
     return [_rows("outages", fences + outages, ("what",))] if fences or outages else []
 
 
-def _rows(title: str, entries: list[Mapping[str, Any]], columns: tuple[str, ...]) -> Table:
+def _rows(title: str, entries: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> Table:
     table = _table(title, *(column.replace("_", " ") for column in columns))
     for entry in entries:
         table.add_row(*(size_text(entry[name]) if name.endswith("bytes") else str(entry[name]) for name in columns))
