@@ -177,7 +177,8 @@ class MooncakeClient:
         self._numbers = itertools.count(1)
         self._condition = threading.Condition()
         self._run: _Run | None = None
-        self._why_not = f"{plan.setup[-1]} has not answered yet"
+        self._master = f"the Mooncake master {plan.setup[-1]}"
+        self._why_not = f"{self._master} has not answered yet"
         self._useless = False
         self._closing = threading.Event()
         self._owner = threading.Thread(target=self._own, name=f"kveik-{part}", daemon=True)
@@ -329,15 +330,15 @@ class MooncakeClient:
             self._listener(StateRecord(self._part, "starting", "ready", f"joined the store as {run.segment}"))
         else:
             self._useless = message["kind"] == "import"
-            return f"Mooncake's library is of no use here: {message['why']}"
+            whose = "Mooncake's library is of no use here" if self._useless else f"{self._master} cannot be joined"
+            return f"{whose}: {message['why']}"
         return ""
 
     def _why_replace(self, run: _Run) -> str:
         now_s = self._clock.monotonic()
         if not run.ready:
-            return (
-                f"{self._plan.setup[-1]} did not answer within {START_S:g} s" if now_s - run.started_s > START_S else ""
-            )
+            late = now_s - run.started_s > START_S
+            return f"{self._master} did not answer within {START_S:g} s" if late else ""
         return why_replace(
             now_s=now_s,
             started_s=run.started_s,
