@@ -3,9 +3,9 @@
 import argparse
 import json
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import BinaryIO
 
 from kveik.doctor.log_dictionary import Dictionary, read_entries
@@ -90,10 +90,10 @@ def _read(scan: LogScan, lines: Iterator[str]) -> None:
 def _with_progress(lines: Iterator[str], file: BinaryIO, size: int) -> Iterator[str]:
     """The same lines; on a terminal, says once a second how far a long log is read."""
     shown = sys.stderr.isatty()
-    next_s = time.monotonic() + 1.0
+    next_s = monotonic() + 1.0
     for number, line in enumerate(lines):
-        if shown and number % 1000 == 0 and time.monotonic() >= next_s:
-            next_s = time.monotonic() + 1.0
+        if shown and number % 1000 == 0 and monotonic() >= next_s:
+            next_s = monotonic() + 1.0
             print(f"\r{file.tell() * 100 // max(size, 1):3d} % read", end="", file=sys.stderr, flush=True)
         yield line
     if shown:
@@ -123,7 +123,7 @@ def _follow_file(scan: LogScan, log: GrowingLog) -> None:
             _tell(scan, line)
         if quiet == _QUIET_POLLS:
             _tell(scan, None)
-        time.sleep(_POLL_S)
+        sleep(_POLL_S)
 
 
 def _tell(scan: LogScan, line: str | None) -> None:

@@ -64,6 +64,14 @@ def test_without_the_package_that_compares_versions_it_says_what_to_install() ->
     assert "pip install 'kveik[doctor]'" in ended.stderr
 
 
+def test_cann_is_looked_for_where_it_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ascend-toolkit" / "latest" / "aarch64-linux" / "ascend_toolkit_install.info"
+    file.parent.mkdir(parents=True)
+    file.write_text("version=9.1.0\n")
+    assert main(["doctor", "versions", "--ascend", str(tmp_path)]) == 0
+    assert "CANN 9.1.0" in capsys.readouterr().out
+
+
 def test_an_environment_is_judged_from_lines(pasted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pasted.write_text("export VLLM_USE_V1=1\nPYTHONHASHSEED=0\n")
     assert main(["doctor", "environment", "--from", str(pasted)]) == 1

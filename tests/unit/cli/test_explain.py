@@ -1,6 +1,7 @@
 """``kveik explain log``."""
 
 import io
+import itertools
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from tests.agents import wait_until
 from tests.log_samples import LOGS
 
 FAULTY = str(LOGS / "faulty_vllm_no_memory.log")
-CLEAN = str(LOGS / "clean_vllm.log")
+CLEAN = str(LOGS / "clean_vllm_two_ranks.log")
 
 
 def test_a_log_with_a_fault_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,6 +60,44 @@ def test_what_cannot_be_read_and_what_cannot_be_asked_are_told_apart(
     assert "No such file" in capsys.readouterr().err
     assert main(["explain", "log", str(tmp_path)]) == 3
     assert main(["explain", "log", FAULTY, "--follow", "--json"]) == 2
+
+
+class Terminal(io.StringIO):
+    """Standard error as a person sees it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_sees_how_far_a_long_log_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("INFO: all is well\n" * 5000)
+    seen = Terminal()
+    seconds = itertools.count()
+    monkeypatch.setattr(sys, "stderr", seen)
+    monkeypatch.setattr("kveik.cli.explain.monotonic", lambda: float(next(seconds)))
+    assert main(["explain", "log", str(log)]) == 0
+    assert "% read" in seen.getvalue()
+    assert "5,000 lines" in capsys.readouterr().out
+
+
+def test_a_reader_of_our_words_that_went_away_is_no_fault(tmp_path: Path) -> None:
+    shell = f"{sys.executable} -m kveik.cli.main explain log {FAULTY} | true"
+    ended = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=False)
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["clean_vllm", "faulty_etcd_full", "faulty_vllm_no_compiler"])
+def test_the_two_forms_of_a_report_agree(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    log = str(LOGS / f"{name}.log")
+    code = main(["explain", "log", log])
+    text = capsys.readouterr().out
+    assert main(["explain", "log", log, "--json"]) == code
+    values = json.loads(capsys.readouterr().out)
+    assert values["trouble"] is (code == 1)
+    assert [finding["id"] for finding in values["findings"] if f"({finding['id']}" not in text] == []
 
 
 def test_a_file_is_followed_until_a_signal(tmp_path: Path) -> None:

@@ -22,6 +22,11 @@ TOLD = {
     "faulty_vllm_stopped_early": ["os-interrupted"],
     "faulty_vllm_worker_killed": ["vllm-worker-gone", "vllm-dump"],
     "faulty_mooncake_master_gone": ["mooncake-master-gone", "mooncake-own-segment"],
+    "faulty_mooncake_full": ["mooncake-no-room", "mooncake-own-segment"],
+    "faulty_mooncake_master_full": ["mooncake-no-room", "mooncake-segment-told-twice"],
+    "faulty_etcd_full": ["etcd-space"],
+    "faulty_etcd_port": ["os-port-in-use"],
+    "faulty_etcd_no_peer": ["etcd-peer-gone"],
     "faulty_yuanrong_worker_gone": ["yuanrong-rpc", "yuanrong-exists"],
 }
 
