@@ -22,7 +22,7 @@ PACKAGE = "openyuanrong-datasystem"
 #: Most keys of one call of ``exist`` (documented); of others, 2000.
 EXIST_KEYS_MAX = 10_000
 #: Keys that are best moved by one call (measured: docs/yuanrong.md).
-BATCH_KEYS = 16
+BATCH_KEYS = 32
 
 #: What the library reads at its import, unless it is set: errors only (it warns of each miss), three files of 20 MB.
 _ENVIRONMENT = {
