@@ -13,6 +13,7 @@ from kveik.clock import Deadline
 from kveik.config import MooncakeSettings
 from kveik.errors import ConfigError, StoreError
 from kveik.kv.frame import HEADER_BYTES
+from kveik.store import mooncake_client
 from kveik.store.apart import SharedMemory
 from kveik.store.base import OPENING, READY, BlockResult, Status
 from kveik.store.mooncake import MooncakeStore
@@ -105,8 +106,9 @@ def test_a_put_that_the_library_refuses_fails_with_its_reason_and_number(
 
 
 def test_after_a_failed_read_the_buffer_is_busy_until_nothing_can_write_it(
-    store: MooncakeStore, link: MooncakeLink, double: Double, arena: Arena
+    store: MooncakeStore, link: MooncakeLink, double: Double, arena: Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mooncake_client, "LEAST_AGE_S", 0.5)
     block = make_block(1)
     put(store, block)
     double.tell(get=-800)
@@ -276,7 +278,7 @@ def test_a_link_whose_store_cannot_be_joined_leaves_nothing_behind(double: Doubl
     double.tell(setup=-1)
 
     with pytest.raises(StoreError):
-        MooncakeLink(SETTINGS, wait_s=2.0, hang_s=PATIENCE_S)
+        MooncakeLink(SETTINGS, wait_s=0.2, hang_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize(

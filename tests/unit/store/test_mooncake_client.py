@@ -9,6 +9,7 @@ import pytest
 
 from kveik.errors import StoreError
 from kveik.records import Record, StateRecord
+from kveik.store import mooncake_client
 from kveik.store.mooncake_client import LEAST_AGE_S, Call, MooncakeClient, why_replace
 from kveik.store.mooncake_host import reads_at_once
 from kveik.store.staging import Staging
@@ -296,8 +297,9 @@ def test_a_stopped_process_is_a_hung_one(open_client: Open) -> None:
 
 
 def test_after_a_failed_transfer_its_buffers_are_busy_until_the_process_was_replaced(
-    open_client: Open, double: Double
+    open_client: Open, double: Double, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mooncake_client, "LEAST_AGE_S", 0.5)
     client = ready(open_client())
     first = client.pid
     double.tell(get=-800)
