@@ -2,9 +2,10 @@
 
 What: seconds from sending the HTTP request to the first streamed token, one request at a time, of prompts whose blocks
 lie in a folder tier only. The tier reads at a quarter of the rate at which this engine computes, and at four times it.
-Where: one engine after another on the same core; the agent runs in this process, its tier is slowed down by waiting.
-Each round: a new prompt is computed cold, and a stored one is asked for. First an engine that always loads is measured
-at both rates, then one that goes by what it measured; what that one asked for while it still learned stands apart.
+Where: two engines on the same core, one that always loads and one that goes by what it measured; they take turns. The
+agent runs in this process, and its tier is slowed down by waiting.
+Each round: a new prompt is computed cold, then a stored one is asked of both. What the second engine was asked for
+while it still learned stands apart.
 """
 
 import argparse
@@ -12,7 +13,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -40,7 +40,7 @@ SLOW, FAST = "tier at a quarter", "tier at four times"
 SHARES = {SLOW: 0.25, FAST: 4.0}
 WITHIN = 1.05
 #: Asked for while the engine learns, after each change of the tier; between two of them it may look at the tier again.
-LEARNING_ASKS = 4
+LEARNING_ASKS = 6
 LEARNING_PAUSE_S = 6.0
 GIB = 1 << 30
 
@@ -130,46 +130,41 @@ def running_node(folder: Path) -> Iterator[SlowedNode]:
 
 
 def measure(given: argparse.Namespace, recorder: Recorder, node: SlowedNode) -> None:
-    """First an engine that always loads, then one that goes by what it measured."""
-    with engine_of(given, node, "always") as engine:
-        prompts = unique_prompts(engine, given.tokens, given.seed)
+    """Both rates in turn, each as a share of what the engine computes just then."""
+    with Rig(rig_spec(given), say) as rig:
+        always, measured = (engine_of(rig, node, choice) for choice in ("always", "measured"))
+        prompts = unique_prompts(measured, given.tokens, given.seed)
         stored = next(prompts)
-        cold(engine, stored)
+        cold(measured, stored)
         size = stored_bytes(node)
-        rate = size / median(cold(engine, next(prompts)).ttft_s for _ in range(3))
-        say(f"{stored.tokens} tokens are {size / 1e6:.0f} MB of blocks and are computed at {rate / 1e6:.1f} MB/s")
-        loaded: dict[str, list[float]] = {}
         for group, share in SHARES.items():
+            rate = size / median(cold(measured, next(prompts)).ttft_s for _ in range(3))
+            say(f"{stored.tokens} tokens are {size / 1e6:.0f} MB of blocks and are computed at {rate / 1e6:.1f} MB/s")
             node.slowed.bytes_per_s = share * rate
-            loaded[group] = [from_below(engine, node, stored).ttft_s for _ in range(given.rounds)]
-    with engine_of(given, node, "measured") as engine:
-        prompts = unique_prompts(engine, given.tokens, given.seed + 1)
-        for _ in range(4):
-            cold(engine, next(prompts))
-        for group, share in SHARES.items():
-            node.slowed.bytes_per_s = share * rate
-            learning = []
-            for _ in range(LEARNING_ASKS):
-                learning.append(from_below(engine, node, stored))
-                time.sleep(LEARNING_PAUSE_S)
+            learning = [while_it_learns(measured, node, stored) for _ in range(LEARNING_ASKS)]
             for number in range(given.rounds):
-                with recorder.round(group, tokens=0) as one:
-                    one.add(COLD, cold(engine, next(prompts)).ttft_s)
-                    one.add(LOADED, loaded[group][number])
-                    answer = from_below(engine, node, stored)
-                    one.add(MEASURED, answer.ttft_s, answer.cached_tokens)
+                with recorder.round(group) as one:
+                    one.add(COLD, cold(measured, next(prompts)).ttft_s)
+                    for label, engine in ((LOADED, always), (MEASURED, measured)):
+                        answer = from_below(engine, node, stored)
+                        one.add(label, answer.ttft_s, answer.cached_tokens)
                     if number < len(learning):
                         one.add(LEARNING, learning[number].ttft_s, learning[number].cached_tokens)
 
 
-@contextmanager
-def engine_of(given: argparse.Namespace, node: SlowedNode, choice: str) -> Iterator[Engine]:
+def engine_of(rig: Rig, node: SlowedNode, choice: str) -> Engine:
     """An engine that chooses so."""
-    connector: dict[str, str | float] = {"socket": node.socket_path, "load_choice": choice}
+    connector: dict[str, str | float] = {"socket": node.socket_path, "lookup_deadline_s": 2.0, "load_choice": choice}
     if choice == "always":  # by default it would give up when computing was faster
         connector["load_deadline_s"] = 120.0
-    with Rig(replace(rig_spec(given), connector=connector), say) as rig:
-        yield rig.kveik_engine(f"engine-{choice}")
+    return rig.engine(f"engine-{choice}", connector)
+
+
+def while_it_learns(engine: Engine, node: SlowedNode, prompt: Prompt) -> Completion:
+    """One answer, and time for another look at the tier."""
+    answer = from_below(engine, node, prompt)
+    time.sleep(LEARNING_PAUSE_S)
+    return answer
 
 
 def stored_bytes(node: SlowedNode) -> int:
@@ -201,7 +196,7 @@ def conditions(given: argparse.Namespace) -> dict[str, str]:
     return {
         "measured": "seconds from sending the HTTP request to the first streamed token, one request at a time",
         "model": f"{given.model.name}, {given.dtype}, prompts of {given.tokens} tokens",
-        "engines": f"one after the other, both computing on core {given.core}, eager",
+        "engines": f"two, both computing on core {given.core}, eager; they take turns",
         "cache": "blocks in a folder only, whose reads wait until its rate allows them",
         "rounds": f"{given.rounds} for each rate, after {LEARNING_ASKS} asks in which it learns",
     }

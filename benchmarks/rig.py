@@ -108,6 +108,10 @@ class Rig:
             self._spec(name, connector={"socket": str(self._socket), **self.spec.connector_settings}, **changes)
         )
 
+    def engine(self, name: str, connector: Mapping[str, Any]) -> Engine:
+        """A ready engine with Kveik's connector, set so and no other way."""
+        return self._ready(self._spec(name, connector=connector))
+
     def plain_engine(self, name: str) -> Engine:
         """A ready engine without any connector."""
         return self._ready(self._spec(name))

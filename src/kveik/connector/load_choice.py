@@ -33,7 +33,7 @@ SAMPLES_MIN = 2
 INDIFFERENT_S = 0.03
 INDIFFERENT_SHARE = 0.03
 #: A tier that was not loaded from is timed again after so long, by reading blocks that take about so long.
-SOUND_AFTER_S = 10.0
+SOUND_AFTER_S = 5.0
 SOUND_FOR_S = 0.25
 SOUND_BLOCKS_MAX = 16
 
