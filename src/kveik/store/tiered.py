@@ -339,9 +339,11 @@ def _drop_from(store: BlockStore, tier: GuardedStore, namespace: bytes, known: S
             return TierDrop(tier.name, 0, dropped.detail or dropped.reason)
         if dropped is not None:
             return TierDrop(tier.name, dropped)
-    if isinstance(store, ListedStore):
-        return _drop_all(tier, store.keys(namespace), spared=PROBE_NAMESPACE if not namespace else b"")
-    return _drop_known(tier, known, "the tier cannot say which blocks it has")
+    if not isinstance(store, ListedStore):
+        return _drop_known(tier, known, "the tier cannot say which blocks it has")
+    listed = _drop_all(tier, store.keys(namespace), spared=PROBE_NAMESPACE if not namespace else b"")
+    # One that turns out not to list anything, as a store that was opened late may, loses at least what is known.
+    return _drop_known(tier, known, listed.left) if listed.left and not listed.blocks else listed
 
 
 def _drop_all(tier: GuardedStore, portions: Iterator[Sequence[BlockKey]], *, spared: bytes) -> TierDrop:

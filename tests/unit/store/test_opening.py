@@ -17,6 +17,7 @@ from kveik.store.filesystem import FilesystemStore
 from kveik.store.filesystem_options import FilesystemOptions
 from kveik.store.memory import MemoryStore
 from kveik.store.opening import RETRY_S, OpeningStore
+from kveik.store.stored_here import CountingStore
 from kveik.store.tiered import LowerTiers, TierDrop
 from tests.blocks import Block, make_block
 
@@ -263,3 +264,15 @@ def test_a_tier_that_is_being_opened_does_not_trip_its_breaker(medium: Medium) -
         "not_open"
     ]
     tiers.close()
+
+
+def test_of_a_store_that_cannot_list_its_blocks_those_that_are_known_are_dropped(medium: Medium) -> None:
+    medium.inner = CountingStore(MemoryStore())
+    medium.answers.set()
+    tiers = LowerTiers([medium.opening(LONG_S)], threads=1, queue_bytes=1 << 20)
+    known, unknown = make_block(1), make_block(2)
+    put(medium.inner, known)
+    put(medium.inner, unknown)
+    left = "slow tier cannot say which blocks it has"
+    assert tiers.drop_namespace(known.key.namespace, [known.key]) == [TierDrop("slow", 1, left)]
+    assert medium.inner.lookup([known.key, unknown.key], Deadline.after(LONG_S)) == [False, True]
