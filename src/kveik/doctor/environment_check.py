@@ -21,7 +21,7 @@ _YUANRONG = "openyuanrong-datasystem"
 #: Kveik's variables that are no settings (docs and code name them).
 _KVEIK_OTHERS = (
     *("KVEIK_ADMISSION_TOKEN", "KVEIK_API_KEY", "KVEIK_ENGINE_API_KEY", "KVEIK_ENGINE_PYTHON", "KVEIK_MODELS"),
-    *("KVEIK_ENGINE", "KVEIK_ENGINE_CORES", "KVEIK_BROWSER", "KVEIK_ETCD", "KVEIK_REDIS"),
+    *("KVEIK_ENGINE", "KVEIK_ENGINE_CORES", "KVEIK_BROWSER", "KVEIK_ETCD", "KVEIK_REDIS", "KVEIK_PULSE", "KVEIK_WHY"),
 )
 
 

@@ -1,12 +1,14 @@
 """``kveik doctor environment`` on environments of this machine, of a process, and of text."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import kveik
 from kveik.doctor.check import Context, Outcome, Verdict
 from kveik.doctor.environment_check import check_environment
 from kveik.errors import DoctorError
@@ -83,3 +85,13 @@ def test_a_process_is_looked_at_by_its_number() -> None:
 def test_values_of_variables_that_nobody_asked_about_are_not_repeated() -> None:
     verdict = looked({"VLLM_API_KEY": "sk-verysecret1", "VLLM_SECRET_PLUGIN": "verysecret2", "HF_TOKEN": "verysecret3"})
     assert "verysecret" not in str(verdict)
+
+
+def test_every_variable_that_kveik_s_own_code_names_is_known() -> None:
+    sources = Path(kveik.__file__).parent.rglob("*.py")
+    named = {
+        name for file in sources for name in re.findall(r'"(KVEIK_[A-Z_]+[A-Z])"', file.read_text(encoding="utf8"))
+    }
+    assert "KVEIK_ADMISSION_TOKEN" in named
+    verdict = looked(dict.fromkeys(named, "x"))
+    assert about(verdict, Outcome.UNKNOWN) + about(verdict, Outcome.WRONG) == []
