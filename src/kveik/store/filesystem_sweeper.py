@@ -238,11 +238,13 @@ class FolderSweeper:
     def _must_count(self, reported: Mapping[str, int]) -> bool:
         """Whether a round is due: a regular one, or one for which there is a need and the time."""
         now_s = self._clock.monotonic()
+        if not self._may_give(now_s):  # a round ends with giving shares
+            return False
         regular_s = max(self._options.sweep_interval_s, self._round_took_s / _REGULAR_SHARE)
         if now_s >= self._round_ended_s + regular_s:
             return True
         pause_s = max(_PRESSED_GAP_S, self._round_took_s / _PRESSED_SHARE)
-        return now_s >= self._round_ended_s + pause_s and self._may_give(now_s) and self._needs_count(reported)
+        return now_s >= self._round_ended_s + pause_s and self._needs_count(reported)
 
     def _needs_count(self, reported: Mapping[str, int]) -> bool:
         if not self._shared:
