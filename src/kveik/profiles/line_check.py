@@ -134,8 +134,9 @@ def _variables(environment: Mapping[str, str], known: Known, ascend: str) -> Ite
         if row is not None:
             if not row.get("since") or version_key(ascend) >= version_key(row["since"]):
                 since = f" (vllm-ascend {row['since']})" if row.get("since") else ""
-                yield Finding("error", name, f"{row['status']}{since}: {row['told']}", row["instead"], row["source"])
-        elif name.startswith("VLLM_") and name not in known.environment and not name.startswith("VLLM_ASCEND_"):
+                severity = row.get("severity", "error")
+                yield Finding(severity, name, f"{row['status']}{since}: {row['told']}", row["instead"], row["source"])
+        elif name.startswith("VLLM_") and name not in known.environment and not _of_plugins(name):
             told = f"vLLM {known.version} has no such variable, and warns of it"
             source = "vLLM, vllm/platforms/interface.py: validate_environ"
             yield Finding("error", name, told, known.nearest_variable(name), source)
@@ -143,6 +144,11 @@ def _variables(environment: Mapping[str, str], known: Known, ascend: str) -> Ite
         if values and value not in values["allowed"] and "$" not in value:
             told = f"{value!r} is none of its values{': ' if values['told'] else ''}{values['told']}"
             yield Finding("error", name, told, ", ".join(values["allowed"]), values["source"])
+
+
+def _of_plugins(name: str) -> bool:
+    """Variables of vllm-ascend that vLLM itself does not know, and warns of in vain."""
+    return name.startswith("VLLM_ASCEND_") or name == "VLLM_VERSION"
 
 
 def _in_python(text: str) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from kveik.profiles.ascend_keys import unknown_keys
 from kveik.profiles.known_options import Known
 from kveik.profiles.line_finding import Finding, Given, value, version_key, whole
 
@@ -36,6 +37,9 @@ def contradictions(
     transfer = documents.get("kv_transfer_config")
     if isinstance(transfer, dict):
         yield from _transfer(transfer, environment, known.connectors, ascend, backends)
+    additional = documents.get("additional_config")
+    if isinstance(additional, dict):
+        yield from unknown_keys(additional)
     yield from _graphs(given, environment, documents.get("compilation_config"))
     yield from _engram(given, documents.get("engram_config"))
 

@@ -176,3 +176,14 @@ def test_the_report_is_a_document_for_programs() -> None:
     assert document["fits"] is False
     assert document["findings"][0]["name"] == "--swap-space"
     assert "0.32" in document["judged_by"]
+
+
+def test_what_works_and_will_not_for_ever_is_only_noted() -> None:
+    report = check("export VLLM_ASCEND_ENABLE_MLAPO=1\nvllm serve /m")
+    assert report.fits
+    assert [finding.severity for finding in report.findings] == ["note"]
+    assert "enable_mlapo" in report.findings[0].instead
+
+
+def test_a_variable_that_only_the_plugin_knows_is_left_alone() -> None:
+    assert check("export VLLM_VERSION=0.30.0\nvllm serve /m").findings == ()
