@@ -9,7 +9,8 @@ from kveik.clock import FakeClock
 from kveik.records import Record
 from kveik.store.base import BlockStore
 from kveik.store.guarded import GuardedStore
-from kveik.store.probing import LEASE_S, TierProbe
+from kveik.store.probe_round import LEASE_S
+from kveik.store.probing import TierProbe
 from tests.agents import wait_until
 from tests.blocks import make_block
 from tests.contract.test_every_store import get, put
@@ -46,12 +47,12 @@ def test_rounds_of_a_sound_store_are_good_and_leave_few_blocks(rounds: Rounds, s
     put(store, block)
     for number in range(4):
         rounds.run()
-        assert (rounds.probe._course.good, rounds.guard.standing.fence) == (number + 1, "")
+        assert (rounds.probe.course.good, rounds.guard.standing.fence) == (number + 1, "")
 
     assert rounds.records == []
     assert block.is_in(get(store, block)[1])
     assert LEASE_S < PERIOD_S  # what is left from one round can be deleted in the next
-    assert len(rounds.probe._left) <= 4
+    assert len(rounds.probe._kept.left) <= 4
 
 
 def test_a_trial_with_a_large_canary_closes_the_breaker(rounds: Rounds) -> None:
@@ -62,4 +63,4 @@ def test_a_trial_with_a_large_canary_closes_the_breaker(rounds: Rounds) -> None:
 
 def _trial(rounds: Rounds) -> bool:
     rounds.probe.tick()
-    return rounds.guard.standing.usable or rounds.probe._job is not None
+    return rounds.guard.standing.usable or not rounds.probe.idle

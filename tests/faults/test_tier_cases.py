@@ -409,7 +409,7 @@ def test_a_restart_of_its_owner_costs_misses_only_and_is_one_outage_with_begin_a
 def _two_rounds(node: Node) -> None:
     """Until a canary was read once: only what was served before can be missed later."""
     probe = node.probes._probes[0]
-    wait_until(lambda: probe._number >= 2, "the tier was probed twice", 60.0)
+    wait_until(lambda: probe.canaries_put >= 2, "the tier was probed twice", 60.0)
 
 
 def _check_outages(node: Node) -> None:

@@ -97,8 +97,8 @@ def test_a_killed_server_costs_misses_and_one_outage_that_tells_what_was_lost(
     a.hand_down(keys)
     a.agent.arena.drop_namespace(b"")
     probe = a.agent._probes._probes[0]
-    seen = probe._number
-    wait_until(lambda: probe._number >= seen + 2, "the tier was probed with all blocks in it", LONG_S)
+    seen = probe.canaries_put
+    wait_until(lambda: probe.canaries_put >= seen + 2, "the tier was probed with all blocks in it", LONG_S)
     server.kill()
     assert "hit" not in a.load(keys, 2.0)
     assert "hit" not in b.load(keys, 2.0)

@@ -1,7 +1,8 @@
 """A tier that lies is found out by reading back, fenced, and let in again; hung ones are held at a gate."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from dataclasses import replace
 
 import pytest
@@ -12,11 +13,12 @@ from kveik.kv.keys import BlockKey
 from kveik.records import OutageRecord, Record, StateRecord, TransferRecord
 from kveik.store.base import OUT, READY, BlockResult, BlockStore, Status, StoreStats
 from kveik.store.canary import PROBE_NAMESPACE
-from kveik.store.faulty import Faults, FaultyStore
+from kveik.store.faulty import Faults, FaultyStore, Gate
 from kveik.store.guarded import GuardedStore
 from kveik.store.instrumented import InstrumentedStore
 from kveik.store.memory import MemoryStore
-from kveik.store.probing import LEASE_S, LEFT_MAX, TierProbe, TierProbes
+from kveik.store.probe_round import LEASE_S, LEFT_MAX
+from kveik.store.probing import GIVE_UP_S, THREADS, TierProbe, TierProbes
 from kveik.store.standing import FENCED
 from tests.agents import wait_until
 from tests.blocks import make_block
@@ -73,6 +75,12 @@ class Probed:
     def settle(self) -> None:
         wait_until(lambda: self.probe._job is None or self.probe._job.done(), "the round ends")
         if self.probe._job is not None:
+            self.probe.tick()
+
+    def settle_unless_hung(self) -> None:
+        """Wait a moment for a round that runs; one that hangs is none of this."""
+        job = self.probe._job
+        if job is not None and wait([job], timeout=0.2).done:
             self.probe.tick()
 
     @property
@@ -321,10 +329,10 @@ def test_memory_that_a_store_may_still_write_is_kept(tier: Probed) -> None:
     tier.round()
     with tier.faulty.late():
         tier.round()
-        assert tier.probe._busy
-    wait_until(lambda: not any(result.buffer_busy for result, _ in tier.probe._busy), "the late write ended")
+        assert tier.probe._kept.busy
+    wait_until(lambda: not any(result.buffer_busy for result, _ in tier.probe._kept.busy), "the late write ended")
     tier.round()
-    assert tier.probe._busy == []
+    assert tier.probe._kept.busy == []
 
 
 def test_a_defect_of_the_store_is_a_refusal_and_not_the_probes_end(tier: Probed) -> None:
@@ -388,7 +396,7 @@ def test_a_tick_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture)
     store = Forgetful()
     guard = GuardedStore(store)
     probes = TierProbes([(store, guard)], period_s=0.05, deadline_s=5.0).start()
-    wait_until(lambda: probes._probes[0]._course.good >= 2, "rounds go on")
+    wait_until(lambda: probes._probes[0].course.good >= 2, "rounds go on")
     probes.close()
     guard.close()
 
@@ -455,5 +463,57 @@ def test_the_time_until_a_tiers_medium_is_open_is_an_outage() -> None:
     tier.probe.tick()
     (outage,) = tier.outages
     assert outage.seconds == 5.0
+    tier.probe.close()
+    tier.guard.close()
+
+
+class FirstPutsHang(MemoryStore):
+    """A store some of whose calls never end, though later ones work: a mount that was made anew."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.gate = Gate()
+        self._hanging = count
+
+    def put(self, keys: Sequence[BlockKey], frames: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        if self._hanging:
+            self._hanging -= 1
+            self.gate.hold()
+        return super().put(keys, frames, deadline)
+
+
+def pass_time(tier: Probed, seconds: float) -> None:
+    for _ in range(int(seconds)):
+        tier.clock.advance(1.0)
+        tier.probe.tick()
+        time.sleep(0)
+
+
+def test_a_round_that_never_ends_is_given_up_and_the_next_ones_count() -> None:
+    store = FirstPutsHang(1)
+    tier = Probed(store)
+    pass_time(tier, PERIOD_S)
+    assert store.gate.wait_held()
+    pass_time(tier, GIVE_UP_S - PERIOD_S)
+    assert tier.fence.startswith("it did not answer a probe in time")
+    for _ in range(60):
+        tier.clock.advance(1.0)
+        tier.probe.tick()
+        tier.settle_unless_hung()
+    assert tier.fence == ""
+    assert tier.probe.canaries_put >= 3
+    store.gate.open()
+    tier.probe.close()
+    tier.guard.close()
+
+
+def test_a_tier_that_hangs_for_good_costs_a_few_threads_and_no_more() -> None:
+    store = FirstPutsHang(100)
+    tier = Probed(store)
+    pass_time(tier, 10 * GIVE_UP_S)
+    assert store.gate.wait_held(THREADS)
+    assert not store.gate.wait_held(THREADS + 1, timeout_s=0.05)
+    assert tier.fence
+    store.gate.open()
     tier.probe.close()
     tier.guard.close()
