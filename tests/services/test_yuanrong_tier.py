@@ -128,6 +128,18 @@ def test_the_tier_shows_what_this_agent_stored(nodes: tuple[Node, Node]) -> None
     assert (a.tier["name"], a.tier["blocks"], a.tier["state"], a.tier["shared"]) == ("yuanrong", 3, "ready", True)
 
 
+def test_without_etcd_blocks_go_on_to_be_shared(nodes: tuple[Node, Node], cluster: Cluster) -> None:
+    a, b = nodes
+    cluster.etcd.kill()
+    try:
+        keys = some_keys(3)
+        a.hand_down(keys)
+        assert b.load(keys) == ["hit"] * 3
+    finally:
+        cluster.etcd.start()
+
+
+@pytest.mark.slow
 def test_a_worker_that_is_killed_costs_its_blocks_and_comes_back_by_itself(tmp_path: Path, cluster: Cluster) -> None:
     worker = cluster.worker()
     with running_node(tmp_path, worker) as node:
@@ -141,6 +153,7 @@ def test_a_worker_that_is_killed_costs_its_blocks_and_comes_back_by_itself(tmp_p
         wait_until(lambda: _goes_through(node), "the tier takes and gives blocks again", LONG_S)
 
 
+@pytest.mark.slow
 def test_a_hung_worker_holds_no_reader_and_its_restart_is_noticed(tmp_path: Path, cluster: Cluster) -> None:
     worker = cluster.worker()
     with running_node(tmp_path, worker) as node:
@@ -157,6 +170,7 @@ def test_a_hung_worker_holds_no_reader_and_its_restart_is_noticed(tmp_path: Path
         wait_until(lambda: _goes_through(node), "the tier takes and gives blocks again", LONG_S)
 
 
+@pytest.mark.slow
 def test_an_agent_starts_without_its_worker_and_takes_it_in_later(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +185,7 @@ def test_an_agent_starts_without_its_worker_and_takes_it_in_later(
         wait_until(lambda: _goes_through(node), "the tier takes and gives blocks", LONG_S)
 
 
+@pytest.mark.slow
 def test_a_dead_holder_is_a_miss_for_the_others_in_the_end_and_never_wrong_bytes(
     tmp_path: Path, cluster: Cluster, workers: tuple[Worker, Worker]
 ) -> None:

@@ -20,6 +20,7 @@ from tests.agents import connected, settings_in, some_keys, store_blocks, wait_u
 from tests.etcd import etcd_binary
 from tests.yuanrong import package
 
+pytestmark = pytest.mark.slow
 LONG_S = 100.0
 
 
