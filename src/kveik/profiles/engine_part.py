@@ -9,10 +9,8 @@ from kveik.engine.kv_transfer import HASH_SEED
 from kveik.profiles.catalog import Option, Variable
 from kveik.profiles.node import Process, Ready
 from kveik.profiles.tier_part import TierPart
-from kveik.profiles.wish import Wish
+from kveik.profiles.wish import RPC_PORT, Wish
 
-#: Where ranks of a group find each other.
-RPC_PORT = 13399
 _START_S = 3600
 _DEVICES = {"ascend": "ASCEND_RT_VISIBLE_DEVICES", "cuda": "CUDA_VISIBLE_DEVICES"}
 

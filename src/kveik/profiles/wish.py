@@ -12,6 +12,8 @@ from kveik.profiles.catalog import Hardware, Model, Preset, Tier
 PLACEHOLDER = "192.0.2."
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 GIB = 1 << 30
+#: Where ranks of a group find each other.
+RPC_PORT = 13399
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,14 @@ def wish(hardware: str, model: str, tier: str, given: Given) -> Wish:
     if why := kept.not_for.get(model):
         raise ConfigError(f"tier {tier} is not for {model}: {why}")
     _check(given, kept)
-    return Wish(hardware=on, model=of, tier=kept, preset=catalog.preset(of, on, given.nodes), given=given)
+    preset = catalog.preset(of, on, given.nodes)
+    engines = range(given.port, given.port + (1 if of.group else preset.local))
+    for name, port in {**kept.ports, "ranks": RPC_PORT}.items():
+        if port in engines:
+            raise ConfigError(
+                f"--port {given.port}: an engine would have port {port}, which is {'the group' if name == 'ranks' else tier}'s ({name})"
+            )
+    return Wish(hardware=on, model=of, tier=kept, preset=preset, given=given)
 
 
 def _check(given: Given, tier: Tier) -> None:

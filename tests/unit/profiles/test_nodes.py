@@ -6,6 +6,7 @@ from typing import Any
 from kveik.profiles.node import Node, Process
 from kveik.profiles.nodes import nodes
 from kveik.profiles.wish import Given, wish
+from tests.launches import smallest
 
 TWO = ("10.0.0.1", "10.0.0.2")
 
@@ -140,3 +141,11 @@ def test_a_cpu_needs_no_container() -> None:
     assert not node.in_containers
     assert node.device_files == ()
     assert "--tensor-parallel-size" not in options(engine(node))
+
+
+def test_no_two_processes_of_a_node_listen_on_one_port() -> None:
+    for one in smallest():
+        for node in nodes(one):
+            own = [process.ready.port for process in node.processes if process.ready.host == node.address]
+            assert len(own) == len(set(own)), (one.hardware.name, one.model.name, one.tier.name)
+            assert not set(own) & (set(one.tier.ports.values()) - {process.ready.port for process in node.processes})

@@ -40,7 +40,7 @@ def test_the_directory_of_memcache_is_the_first_nodes() -> None:
     assert found.files["mmc-meta.conf"].splitlines() == [
         "ock.mmc.meta_service_url = tcp://10.0.0.1:5000",
         "ock.mmc.meta_service.config_store_url = tcp://10.0.0.1:6000",
-        "ock.mmc.meta_service.metrics_url = http://10.0.0.1:8000",
+        "ock.mmc.meta_service.metrics_url = http://10.0.0.1:9002",
         "ock.mmc.log_level = info",
         "ock.mmc.evict_threshold_high = 90",
         "ock.mmc.evict_threshold_low = 80",
