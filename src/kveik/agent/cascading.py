@@ -1,6 +1,6 @@
 """From the arena down: which of its blocks are written to lower tiers, and when."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from kveik.records import AdmissionRecord, FailureRecord, Listener
@@ -47,14 +47,14 @@ class Cascade:
         """Pinned slots whose blocks came from a lower tier: they need not go there again."""
         self._arena.to_give(slots)
 
-    def asked_for(self, slots: Iterable[int]) -> None:
+    def asked_for(self, slots: Sequence[int]) -> None:
         """A request asks for these slots' blocks: what did not go down goes now, and what waits for it goes first."""
         if not self._lower.names:
             return
-        slots = [slot for slot in slots if slot >= 0]
-        self._give(self._arena.asked_for(slots), first=True)
-        if self._lower.waiting:
-            self._lower.prefer(self._arena.keys_in(slots))
+        wanted, given = self._arena.asked_for(slots)
+        self._give(wanted, first=True)
+        if given and self._lower.waiting:
+            self._lower.prefer(given)
 
     def _give(self, slots: Sequence[int], *, first: bool) -> None:
         """Slots that are pinned, and marked as given."""

@@ -259,21 +259,18 @@ class Arena:
                 if table.state[slot] == SlotState.DOOMED and table.pins[slot] == 0:
                     table.free(slot)
 
-    def asked_for(self, slots: Iterable[int]) -> list[int]:
-        """One more request asks for the blocks in these slots, which may hold others by now.
+    def asked_for(self, slots: Sequence[int]) -> tuple[list[int], list[BlockKey]]:
+        """One more request asks for the blocks in these slots (-1: none), which may hold others by now.
 
-        Gives, pinned, those that lower tiers may get now: they count as given to them until :meth:`not_given`.
+        Gives, pinned, the slots whose blocks lower tiers may get now: they count as given to them until
+        :meth:`not_given`. And the keys of those that were given before, and are asked for the first time since.
         """
+        asked = np.unique(np.asarray(slots, np.int64))
         with self._lock:
-            wanted = self._table.asked_for(np.unique(np.fromiter(slots, np.int64)))
+            wanted, given = self._table.asked_for(asked[asked >= 0])
             self._table.given_down[wanted] = True
             self._table.pins[wanted] += 1
-            return [int(slot) for slot in wanted]
-
-    def keys_in(self, slots: Iterable[int]) -> list[BlockKey]:
-        """The blocks in these slots; those that hold none by now are left out."""
-        with self._lock:
-            return [self._table.key(slot) for slot in slots if self._table.holds_block(slot)]
+            return [int(slot) for slot in wanted], [self._table.key(int(slot)) for slot in given]
 
     def to_give(self, slots: Sequence[int]) -> None:
         """Pinned slots of new blocks are given to lower tiers."""
@@ -284,10 +281,6 @@ class Arena:
         """No lower tier took the blocks in these pinned slots: they are offered again when they are asked for again."""
         with self._lock:
             self._table.given_down[list(slots)] = False
-
-    def touches(self, slot: int) -> int:
-        """How many requests asked for that slot's block since it came."""
-        return int(self._table.touches[slot])
 
     def view(self, slot: int) -> memoryview:
         """The frame in a slot that is pinned or reserved by the caller."""

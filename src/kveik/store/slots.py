@@ -126,10 +126,6 @@ class SlotTable:
             raise LookupError(f"slot {slot} is free")
         return key
 
-    def holds_block(self, slot: int) -> bool:
-        """Whether a block can be read from it."""
-        return bool(self.state[slot] in (SlotState.COMMITTED, SlotState.UNVERIFIED))
-
     # -- taking and freeing -----------------------------------------------------------------
 
     def take(self, slot_bytes: int, count: int) -> list[int]:
@@ -224,11 +220,15 @@ class SlotTable:
         self._now += len(slots)
         self.last_use[slots] = self._now - np.arange(len(slots))
 
-    def asked_for(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One more request asks for these blocks; gives those that are sound and were not given to lower tiers yet."""
+    def asked_for(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """One more request asks for these blocks.
+
+        Gives those that are sound and were not given to lower tiers yet, and those that were, when asked for first.
+        """
         self.touches[slots] += self.touches[slots] < TOUCHES_MAX
-        fit: NDArray[np.int64] = slots[(self.state[slots] == SlotState.COMMITTED) & ~self.given_down[slots]]
-        return fit
+        sound = slots[self.state[slots] == SlotState.COMMITTED]
+        given = self.given_down[sound]
+        return sound[~given], sound[given & (self.touches[sound] == 1)]
 
     def victims(self, slot_bytes: int, needed: int) -> list[int]:
         """Slots of this size to evict so that ``needed`` become free, oldest first."""

@@ -320,3 +320,40 @@ def test_what_a_writer_has_already_never_makes_room_for_the_rest_of_its_request(
     everything = arena.reserve([*keys[:3], *some_keys(28)], SIZE, ME)
     assert [answer.reason for answer in everything[:3]] == ["exists"] * 3
     assert present(arena, keys[:3]) == [True] * 3
+
+
+def test_a_block_that_is_asked_for_may_go_down_once_and_is_pinned_for_it(arena: Arena) -> None:
+    slots = store(arena, some_keys(3))
+    assert arena.asked_for([slots[1], -1, slots[1]]) == ([slots[1]], [])
+    assert arena.stats().pinned == 1
+    assert arena.asked_for(slots[1:2]) == ([], [])
+    arena.not_given(slots[1:2])
+    arena.unpin(slots[1:2])
+    assert arena.asked_for(slots[1:2]) == (slots[1:2], [])
+
+
+def test_what_was_given_is_named_when_it_is_asked_for_first(arena: Arena) -> None:
+    keys = some_keys(2)
+    slots = store(arena, keys)
+    arena.to_give(slots)
+    assert arena.asked_for(slots[:1]) == ([], keys[:1])
+    assert arena.asked_for(slots[:1]) == ([], [])
+
+
+def test_a_new_block_in_a_slot_was_never_asked_for(arena: Arena) -> None:
+    (slot,) = store(arena, some_keys(1))
+    arena.asked_for([slot])
+    arena.unpin([slot])
+    arena.drop_namespace(b"")
+    (again,) = store(arena, some_keys(1))
+    assert again == slot
+    assert arena.asked_for([slot]) == ([slot], [])
+
+
+def test_blocks_that_are_gone_being_written_or_in_doubt_do_not_go_down(arena: Arena) -> None:
+    gone, doubted = some_keys(2)
+    slots = store(arena, [gone, doubted])
+    arena.drop([gone])
+    arena.doubt([doubted])
+    (writing,) = arena.reserve(some_keys(1), SIZE, ME)
+    assert arena.asked_for([*slots, writing.slot]) == ([], [])
