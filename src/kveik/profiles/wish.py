@@ -124,9 +124,8 @@ def wish(hardware: str, model: str, tier: str, given: Given) -> Wish:
     engines = range(given.port, given.port + (1 if of.group else preset.local))
     for name, port in {**kept.ports, "ranks": RPC_PORT}.items():
         if port in engines:
-            raise ConfigError(
-                f"--port {given.port}: an engine would have port {port}, which is {'the group' if name == 'ranks' else tier}'s ({name})"
-            )
+            whose = "the group" if name == "ranks" else tier
+            raise ConfigError(f"--port {given.port}: an engine would have port {port}, which is {whose}'s ({name})")
     return Wish(hardware=on, model=of, tier=kept, preset=preset, given=given)
 
 
