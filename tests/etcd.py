@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 import urllib.request
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kveik.engine.process import free_port
+from tests.servers import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,14 +31,14 @@ def etcd_binary() -> str:
     return found
 
 
-class Etcd:
+class Etcd(Server):
     """One member. Its address and data folder stay the same from start to start."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "etcd.log")
         self._binary = etcd_binary()
         self._folder = folder
         self.port, self._peer_port = free_port(), free_port()
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -52,8 +52,7 @@ class Etcd:
         command += ["--initial-cluster", f"default={peer}"]
         # Leases of a second are for tests: their least time is that of an election.
         command += ["--heartbeat-interval", "50", "--election-timeout", "250"]
-        with (self._folder / "etcd.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.run(command)
         self._wait_until_it_answers()
 
     def _wait_until_it_answers(self) -> None:
@@ -64,25 +63,9 @@ class Etcd:
                     if b'"true"' in answer.read():
                         return
             except OSError:
-                assert self._process is not None
-                assert self._process.poll() is None, (self._folder / "etcd.log").read_text()
+                assert self.runs, self.log
             assert time.monotonic() < until_s
             time.sleep(0.02)
-
-    def kill(self) -> None:
-        """kill -9; the data stays."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def pause(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
     def lose_data(self) -> None:
         shutil.rmtree(self._folder / "data")

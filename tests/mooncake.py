@@ -2,8 +2,6 @@
 
 import importlib.util
 import os
-import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -24,6 +22,7 @@ from kveik.store.apart import SharedMemory
 from kveik.store.mooncake import MooncakeStore
 from kveik.store.mooncake_link import MooncakeLink, Spot
 from tests.blocks import make_block
+from tests.servers import Server
 
 MIB = 1 << 20
 PATIENCE_S = 60.0
@@ -37,41 +36,15 @@ def program(name: str) -> str:
     return str(found)
 
 
-class _Process:
-    """One process with a log, started again with the same words."""
+class _Process(Server):
+    """One process, started again with the same words."""
 
     def __init__(self, folder: Path, name: str, words: Sequence[str]) -> None:
-        self._log = folder / f"{name}.log"
+        super().__init__(folder / f"{name}.log")
         self._words = list(words)
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        environment = {**os.environ, "GLOG_minloglevel": "1", "MC_TCP_BIND_ADDRESS": "127.0.0.1"}
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._words, stdout=log, stderr=log, env=environment)
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")[-4000:]
-
-    @property
-    def runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def kill(self) -> None:
-        """kill -9, also of one that is paused."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def pause(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
+        self.run(self._words, {**os.environ, "GLOG_minloglevel": "1", "MC_TCP_BIND_ADDRESS": "127.0.0.1"})
 
 
 class Mooncake:

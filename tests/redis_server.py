@@ -3,9 +3,7 @@
 import contextlib
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ import pytest
 
 from kveik.config_stores import RedisSettings
 from kveik.engine.process import free_port
+from tests.servers import Server
 
 
 def redis_binary() -> str:
@@ -27,16 +26,16 @@ def redis_binary() -> str:
     return found
 
 
-class RedisServer:
+class RedisServer(Server):
     """One server in memory only: after a restart it is empty. Its address stays the same."""
 
     def __init__(self, folder: Path, *options: str) -> None:
+        super().__init__(folder / "redis.log")
         self._binary = redis_binary()
         self._folder = folder
         self._options = options
         self.port = free_port()
         self.socket = str(folder / "redis.sock")
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -48,16 +47,14 @@ class RedisServer:
     def start(self) -> "RedisServer":
         command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
         command += ["--unixsocket", self.socket, "--save", "", "--appendonly", "no", *self._options]
-        with (self._folder / "redis.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.run(command)
         self._wait_until_it_answers()
         return self
 
     def _wait_until_it_answers(self) -> None:
         until_s = time.monotonic() + 30
         while not self._answers():
-            assert self._process is not None
-            assert self._process.poll() is None, (self._folder / "redis.log").read_text()
+            assert self.runs, self.log
             assert time.monotonic() < until_s
             time.sleep(0.02)
 
@@ -74,21 +71,6 @@ class RedisServer:
         with socket.create_connection(("127.0.0.1", self.port), timeout=20) as asked:
             asked.sendall(message)
             return asked.recv(1 << 16)
-
-    def kill(self) -> None:
-        """kill -9."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def pause(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
 
 
 @contextmanager
