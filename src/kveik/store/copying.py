@@ -3,8 +3,9 @@
 import numpy as np
 import xxhash
 
-#: A copied piece is digested while it is still in the processor's cache.
-PIECE_BYTES = 2 << 20
+#: A copied piece is digested while it is still in the core's own cache. Measured where that has 2 MiB: pieces of
+#: 256 KiB cost a quarter more than the copy alone, pieces of 2 MiB half more.
+PIECE_BYTES = 256 << 10
 
 
 def copy_bytes(target: memoryview, source: memoryview) -> None:
