@@ -17,6 +17,7 @@ from kveik.cli.stats import size_text
 from kveik.config import AgentSettings, load, load_stores
 from kveik.errors import ConfigError, StoreError
 from kveik.store.base import ListedStore
+from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.fsck import AGES, BAD, Depth, FolderReport
 from kveik.store.fsck_sample import SampleReport, sample
 from kveik.store.fsck_walk import FolderWalk, Progress
@@ -43,6 +44,7 @@ SOUND, FOUND, WRONG_USE, NOT_READ = 0, 1, 2, 3
 _FRAME_MAX_BYTES = 256 << 20
 _TELL_EVERY_S = 1.0
 _SHOWN = 20
+_WIDTH = 140
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.document(), indent=1))
     elif isinstance(report, FolderReport):
-        show_folder(report, Console(), repair=args.repair)
+        # A file or pipe has no width; the table needs this much.
+        show_folder(report, Console(width=None if sys.stdout.isatty() else _WIDTH), repair=args.repair)
     else:
         show_sample(report, Console())
     return FOUND if report.bad else SOUND
@@ -204,7 +207,8 @@ def namespace_table(report: FolderReport) -> Table:
     for digest, tally in sorted(report.namespaces.items(), key=lambda item: (item[1].label, item[0])):
         wrong = sum(count for name, count in tally.findings.items() if name in bad)
         ages = (str(tally.by_age[name]) for _, name in AGES)
-        table.add_row(tally.label or "?", digest, str(tally.blocks), size_text(tally.bytes), *ages, str(wrong))
+        label = "(probes)" if digest == PROBE_NAMESPACE.hex() else tally.label or "?"
+        table.add_row(label, digest, str(tally.blocks), size_text(tally.bytes), *ages, str(wrong))
     return table
 
 

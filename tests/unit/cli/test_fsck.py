@@ -38,6 +38,7 @@ def test_a_sound_folder_exits_with_0_and_says_so(folder: Path, capsys: pytest.Ca
     assert main.main(["fsck", "--folder", str(folder)]) == 0
 
     text = capsys.readouterr().out
+    assert (b"N" * 16).hex() in text, "the whole digest, also where the output is no terminal"
     assert "3 blocks" in text
     assert text.rstrip().endswith("sound")
 
