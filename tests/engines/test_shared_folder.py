@@ -17,6 +17,8 @@ from tests.agents import AgentProcess, wait_until
 from tests.engines.engine import Engine
 from tests.slow_mount import SlowMount, slow_mounts
 
+pytestmark = pytest.mark.long
+
 Tokens = Callable[[int, int], list[int]]
 BLOCK = 128
 PROMPT_TOKENS = 900
