@@ -60,8 +60,9 @@ class YuanrongSettings:
     evictable: bool = setting(True, "Let the store drop blocks when its memory is full; false: puts fail then.")
     ttl_hours: float = setting(0.0, "How long a block is kept; 0: until it is evicted.", unit="h", minimum=0)
     processes: int = setting(
-        2, "Processes that read from the worker, each one call at a time; half as many write.", minimum=1, maximum=64
-    )
+        2, "Processes that read from the worker, each one call at a time; half as many write.", unit="processes",
+        minimum=1, maximum=64,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
