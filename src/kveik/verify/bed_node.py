@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,9 @@ from kveik.engine.launch import start_agent
 from kveik.engine.process import ServerProcess
 from kveik.errors import AgentError, VerifyError
 from kveik.store.base import READY
+
+#: What is in the way, in an agent's state.
+Problems = Callable[[dict[str, Any]], list[str]]
 
 _ANSWER_S = 10.0
 _LOOK_S = 0.1
@@ -62,24 +65,25 @@ class BedNode:
         """Until everything that was saved lies in the tiers: what waits for that is pinned in the arena."""
         self._wait(lambda state: [f"{state['arena']['pinned']} blocks wait"] if state["arena"]["pinned"] else [])
 
-    def _wait(self, problems: Any) -> None:
+    def _wait(self, problems: Problems) -> None:
         until_s = time.monotonic() + self._patience_s
-        while found := problems(self._state()):
+        while found := self._found(problems):
             if time.monotonic() > until_s:
                 raise VerifyError(
                     f"{self.name}: after {self._patience_s:g} s {', '.join(found)}; its log: {self.agent.log}"
                 )
             time.sleep(_LOOK_S)
 
-    def _state(self) -> dict[str, Any]:
+    def _found(self, problems: Problems) -> list[str]:
+        """What is in the way. Right after a kill that may be the end of the agent that was killed."""
         try:
             client = AgentClient.connect(self.socket, role="verify", prefault=False)
             try:
-                return client.stats(Deadline.after(_ANSWER_S))
+                return problems(client.stats(Deadline.after(_ANSWER_S)))
             finally:
                 client.close()
         except AgentError as error:
-            raise VerifyError(f"{self.name} does not say how it is: {error}") from error
+            return [f"it does not say how it is: {error}"]
 
     def kill_and_restart(self) -> None:
         """kill -9, and the same agent again with an empty arena: what it serves then is what its tiers kept."""
