@@ -33,7 +33,7 @@ demo: dev vllm demo-model ## two real engines share one cache: table, plot, equa
 test: dev ## all tests, those with real vLLM engines too
 	@mkdir -p .kveik; status=0; \
 	$(MAKE) --no-print-directory models >.kveik/models.log 2>&1 & making=$$!; \
-	echo '$(PYTEST_DEV) -m "not vllm"'; $(PYTEST_DEV) -m "not vllm" || status=1; \
+	echo '$(PYTEST_DEV) -m "not vllm and not long"'; $(PYTEST_DEV) -m "not vllm and not long" || status=1; \
 	wait $$making; made=$$?; cat .kveik/models.log; [ $$made = 0 ] || exit 1; \
 	echo '$(PYTEST_VLLM)'; $(PYTEST_VLLM) || status=1; \
 	exit $$status
@@ -42,7 +42,8 @@ test: dev ## all tests, those with real vLLM engines too
 test-long: dev vllm models ## rolls, healing, compiling, groups and stores with real engines: half an hour more
 	@status=0; \
 	echo '$(VLLM)/python -m pytest -m long'; $(VLLM)/python -m pytest -m long --ignore-glob='*/test_store_*' || status=1; \
-	echo '$(DEV)/python -m pytest -m long'; $(DEV)/python -m pytest -m long tests/engines/test_store_*.py || status=1; \
+	echo '$(DEV)/python -m pytest -m long'; $(DEV)/python -m pytest -m "long and not vllm" || status=1; \
+	$(DEV)/python -m pytest -m long tests/engines/test_store_*.py || status=1; \
 	exit $$status
 
 check: dev ## format, lint, types, import contract, docs, unit tests: about a minute
@@ -50,7 +51,7 @@ check: dev ## format, lint, types, import contract, docs, unit tests: about a mi
 	$(DEV)/ruff check
 	$(DEV)/lint-imports --no-logo
 	$(DEV)/mypy
-	$(PYTEST_DEV) -q -m "not vllm and not slow"
+	$(PYTEST_DEV) -q -m "not vllm and not slow and not long"
 
 verify: dev vllm demo-model ## prove on two real engines that a hit gives what a cold run gives
 	$(DEV)/kveik verify --start --model $(KVEIK_MODELS)/$(DEMO_MODEL) --engine-python $(KVEIK_ENGINE_PYTHON)

@@ -23,7 +23,8 @@ BLOCK, LENGTH = 128, 1400
 PATIENCE_S = 120.0
 #: Patient as a busy machine needs it, and without the choice to compute what would be faster computed.
 EXTRA = {"lookup_deadline_s": 5.0, "load_deadline_s": 60.0, "load_choice": "always", "read_back_every": 1}
-PARTS = [pytest.param(kind, marks=[] if kind == "filesystem" else [pytest.mark.long]) for kind in KINDS]
+pytestmark = pytest.mark.long
+PARTS = list(KINDS)
 
 
 class Node:
@@ -158,7 +159,6 @@ def test_it_hits_again_after_the_end_of_all_agents(
         assert_external_hit(node, *colds[kind])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", PARTS)
 def test_it_hits_again_after_the_engine_was_killed(
     restarted: Node, store_of: Callable[[str], TierServer], colds: dict[str, Any], kind: str

@@ -61,7 +61,7 @@ def test_in_bfloat16_the_local_hit_is_the_reference(verify: Callable[..., tuple[
     assert document["rules"]["single"]["same_ids"] is False
 
 
-@pytest.mark.parametrize("fault", ["swap_layers", "shift_block"])
+@pytest.mark.parametrize("fault", ["swap_layers", pytest.param("shift_block", marks=pytest.mark.long)])
 def test_wrong_bytes_under_a_valid_checksum_are_caught_at_a_hit_rate_of_100_percent(
     verify: Callable[..., tuple[int, dict[str, Any]]], fault: str
 ) -> None:

@@ -69,8 +69,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.mark.slow
-def test_the_exit_code_follows_the_fleet_from_nothing_to_well_to_dead_to_silent_to_away(rig: Rig) -> None:
-    assert rig.status()[0] == 1, "no engine yet"
+def test_the_exit_code_follows_the_fleet_from_well_to_dead_to_silent_to_away(rig: Rig) -> None:
     well = rig.becomes(0, "1 of 1 engines ready", "all is well", "0 %")
     assert "simulated" in well
 

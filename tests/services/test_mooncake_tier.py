@@ -211,7 +211,7 @@ def test_an_agent_waits_for_no_stopped_owner_and_reuses_no_slot_that_may_still_b
     try:
         keys = some_keys(8)
         node.store(keys)
-        node.agent.arena.drop(keys)
+        wait_until(lambda: "busy" not in node.agent.arena.drop(keys), "nobody holds them", PATIENCE_S)
         own_mooncake.lenders[0].pause()
 
         assert set(node.load(keys, seconds=1.0)) == {"failed"}

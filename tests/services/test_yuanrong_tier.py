@@ -186,6 +186,7 @@ def test_an_agent_starts_without_its_worker_and_takes_it_in_later(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_dead_holder_is_a_miss_for_the_others_in_the_end_and_never_wrong_bytes(
     tmp_path: Path, cluster: Cluster, workers: tuple[Worker, Worker]
 ) -> None:

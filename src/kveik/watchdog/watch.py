@@ -18,6 +18,7 @@ from kveik.fleet.announcement import HEARTBEATS_A_LEASE, EngineAnnouncement
 from kveik.watchdog.ageing import Ageing
 from kveik.watchdog.announcing import OURS, Door, EngineWatch
 from kveik.watchdog.decide import OF_ANSWERS, history_s, judge
+from kveik.watchdog.errand import Errand
 from kveik.watchdog.evidence import Incident
 from kveik.watchdog.healing import (
     ENDS_LOOK,
@@ -39,7 +40,7 @@ from kveik.watchdog.state_file import Remembered
 from kveik.watchdog.supervised import Supervised, supervised
 from kveik.watchdog.verdict import Condition, Probed, Sample, Verdict
 from kveik.watchdog.ward import Patient, Ward
-from kveik.watchdog.warm_up import warm_up
+from kveik.watchdog.warm_up import WarmedUp, warm_up
 
 logger = logging.getLogger("kveik.watchdog")
 
@@ -88,6 +89,7 @@ class Watch:
         self._remembered: Remembered | None = None
         self._adopted = False
         self._first_of_all: bool | None = None
+        self._warming: Errand[WarmedUp] = Errand(f"warm-up-{patient.name}")
         self._resume(now_s)
 
     def __repr__(self) -> str:
@@ -133,6 +135,7 @@ class Watch:
         self._look(facts)
         self._adopt_hold()
         self._learn_whether_first()
+        self._take_warm_up()
         self._heal(facts)
         self._learn_words()
         return self._keep_door()
@@ -277,13 +280,31 @@ class Watch:
         self._ward.evidence.add(step.after.incident, "restart.txt", f"{told}\n")
 
     def _warm_up(self, step: Step) -> None:
-        warmed = warm_up(self.patient.url, deadline_s=self._settings.warm_up_s, api_key=self.patient.api_key)
+        """Warm it up: while the watch waits if it gets no requests yet, beside the watch if it serves."""
+
+        def call() -> WarmedUp:
+            return warm_up(self.patient.url, deadline_s=self._settings.warm_up_s, api_key=self.patient.api_key)
+
+        if step.after.stage is not Stage.SERVING:
+            self._warmed(call(), step.after)
+            return
+        self.healing = step.after
+        if not self._warming.away:
+            self._warming.begin(call, self._now_s)
+
+    def _take_warm_up(self) -> None:
+        """What became of a warm-up beside the watch; of no interest if the engine was taken out meanwhile."""
+        warmed = self._warming.take()
+        if warmed is not None and self.healing.stage is Stage.SERVING:
+            self._warmed(warmed, self.healing)
+
+    def _warmed(self, warmed: WarmedUp, after: Healing) -> None:
         if warmed.trouble:
             self.healing = after_failed_warm_up(self.healing, self._now_s)
             self._tell("warm-up failed", f"{self.patient.name} could not be warmed up: {warmed.trouble}")
             return
         logger.info("%s is warm after %.1f s", self.patient.name, warmed.took_s)
-        self.healing = step.after
+        self.healing = after
 
     def _save_evidence(self) -> None:
         status = self._ward.status()

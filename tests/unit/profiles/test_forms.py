@@ -31,6 +31,7 @@ def files(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SHELLCHECK.exists(), reason="no shellcheck in this environment: make dev")
+@pytest.mark.long
 def test_shellcheck_finds_nothing_in_any_script(tmp_path: Path) -> None:
     paths = []
     for number, one in enumerate(smallest()):

@@ -202,7 +202,7 @@ def test_without_containers_one_that_ends_at_once_ends_the_others_too(machine: M
     done = machine.start(node(process("store", 1), process("engine", 2), in_containers=False))
     assert done.returncode == 1
     assert "engine ended before it was ready" in done.stderr
-    wait_until((machine.folder / "ended").exists, "the store's end")
+    wait_until((machine.folder / "ended").exists, "the store's end", 60)
 
 
 def test_reasons_and_notes_stand_in_the_script() -> None:

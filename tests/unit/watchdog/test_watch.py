@@ -102,6 +102,15 @@ def test_an_engine_that_begins_alone_is_announced_at_once_and_any_other_one_warm
     stepped_until(watch, lambda: not watch.healing.cold)
 
 
+def test_an_engine_that_hangs_in_its_warm_up_while_it_serves_is_judged_all_the_same(bench: Bench) -> None:
+    bench.views = {"r": RouterView(0.0, {})}
+    watch = bench.watch({"hung_periods": 3, "hung_unseen_s": 1.0, "hung_computing_s": 1.0})
+    stepped_until(watch, Stage.SERVING)
+    bench.engine.call(lambda: bench.engine.app.change_faults({"hang": True}))
+    stepped_until(watch, Stage.ISOLATED)
+    assert "hung" in watch.healing.why
+
+
 def test_an_isolation_of_a_watchdog_whose_memory_is_gone_is_gone_on_with(bench: Bench) -> None:
     watch = bench.watch()
     bench.views = {"r": RouterView(0.0, {"engine-1": Shown("isolated", "watchdog: hung: 3 requests wait")})}
