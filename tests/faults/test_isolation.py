@@ -44,7 +44,9 @@ def test_requests_that_a_stopped_engine_has_not_answered_finish_on_the_other_one
     with ThreadPoolExecutor(CLIENTS) as clients:
         stopped.signal(signal.SIGSTOP)
         calls = [clients.submit(ask, number) for number in range(1, CLIENTS + 1)]
-        wait_until(lambda: sum(call.done() for call in calls) == CLIENTS / 2 == waiting(), "half of them wait", 30)
+        # About half of them: who has many more under way than the other is passed over.
+        wait_until(lambda: sum(call.done() for call in calls) + waiting() == CLIENTS, "the rest wait", 30)
+        assert waiting() >= CLIENTS / 4
         FleetClient(router.url).hold(name, "isolate", "hung")
         answers = [call.result(60) for call in calls]
     assert [len(answer.token_ids) for answer in answers] == [8] * CLIENTS
