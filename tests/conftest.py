@@ -7,6 +7,7 @@ or its mark ``engine``.
 
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +28,9 @@ ENGINE_PYTHON = os.environ.get("KVEIK_ENGINE_PYTHON") or str(ROOT / ".venv-vllm/
 MODELS = Path(os.environ.get("KVEIK_MODELS") or ROOT / ".kveik/models")
 for name in [name for name in os.environ if name.startswith("KVEIK_")]:
     del os.environ[name]  # they are settings: a test sets its own
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in the background of a script. Tests send it to their children, who would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
