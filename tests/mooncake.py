@@ -108,13 +108,16 @@ class Mooncake:
         trouble: object = "nothing was tried"
         while time.monotonic() < until_s:
             assert self.master.runs, self.master.log
+            for lender in self.lenders:
+                if not lender.runs:  # it found a port of its own in use
+                    lender.start()
             try:
                 store = open_store(replace(self.settings, prefix="usable"))
             except StoreError as error:
                 trouble = error
                 continue
             try:
-                while time.monotonic() < until_s:
+                while time.monotonic() < until_s and all(lender.runs for lender in self.lenders):
                     block = make_block(int(time.monotonic_ns()))
                     (trouble,) = store.put([block.key], [block.frame], Deadline.after(5))
                     if trouble.ok:
@@ -123,7 +126,8 @@ class Mooncake:
                     time.sleep(0.05)
             finally:
                 store.close()
-        raise AssertionError(f"Mooncake is not usable: {trouble}\n{self.master.log}")
+        logs = "\n".join(process.log for process in (self.master, *self.lenders))
+        raise AssertionError(f"Mooncake is not usable: {trouble}\n{logs}")
 
     def stop(self) -> None:
         for process in (*self.lenders, self.master):
