@@ -18,6 +18,7 @@ from kveik.fleet.member_file import MemberFile
 from kveik.fleet.membership import Membership
 from kveik.fleet.opening import open_registry
 from kveik.records import Record, StateRecord
+from tests.agents import wait_until
 from tests.etcd import Etcd, running_etcd
 from tests.fleet import engine
 
@@ -345,7 +346,7 @@ def test_an_etcd_that_hangs_longer_than_leases_last_costs_no_engine_its_place(
     with Heart(first, "e1"):
         own_etcd.pause()
         time.sleep(3 * LEASE_S)  # the pause itself: etcd counts this time against the lease
-        assert "etcd does not answer" in first.trouble
+        wait_until(lambda: "etcd does not answer" in first.trouble, "the silence is noticed", 20)
         own_etcd.resume()
         registry_is_back(first)
         registry_is_back(second)
