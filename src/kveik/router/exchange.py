@@ -73,7 +73,7 @@ class Exchange:
     """One request of one client. Made by the router; :meth:`start` begins it."""
 
     __slots__ = (
-        "_blamed_later", "_client", "_connection", "_dial", "_error", "_head", "_loop", "_paused", "_relay", "_router",
+        "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_router",
         "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens", "comment_after_s",
         "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s", "longer_than_tokens", "method",
         "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent", "wants_pieces",
@@ -113,8 +113,7 @@ class Exchange:
         self._connection: EngineConnection | None = None
         self._dial: asyncio.Task[None] | None = None
         self._status = 0
-        self._error: list[bytes] = []
-        self._head = b""
+        self._error: list[bytes] = []  # an answer that is held back, from its head on
         self._stale_engine: EngineView | None = None  # whose kept connection ended under this request
         self._paused = False
         self._blamed_later: list[tuple[EngineView, Verdict, str]] = []
@@ -256,9 +255,11 @@ class Exchange:
             complete = True
         if self.wants_pieces:
             data = b"".join(pieces)
-        self._head = head
-        if status >= 400 or (data and self.facts.stream and self._begins_with_error(data)):
-            self._error = [head, data]
+        self._error = [head]
+        if data and status < 400 and self.facts.stream:
+            self._status = error_status(data, first=True) or status
+        if self._status >= 400:
+            self._error.append(data)
             if complete:
                 self._error_answer(whole=True)
             return
@@ -271,29 +272,18 @@ class Exchange:
         self.last_byte_s = self._loop.time()
         if self.wants_pieces:
             data = b"".join(pieces)
+        if self.record.first_byte_s < 0 and self._status < 400 and self.facts.stream:  # its head came alone
+            self._status = error_status(data, first=True) or self._status
         if self._status >= 400:
             self._error.append(data)
             if complete or sum(map(len, self._error)) > HOLD_MAX_BYTES:
                 self._error_answer(whole=complete)
             return
         if self.record.first_byte_s < 0:
-            if self.facts.stream and self._begins_with_error(data):
-                self._error = [self._head, data]
-                if complete:
-                    self._error_answer(whole=True)
-                return
             self._first_byte()
         step = self._relay.went_on(data, complete)
         if step is not _MORE:
             self._step(step, complete)
-
-    def _begins_with_error(self, data: bytes) -> bool:
-        """Whether a stream of status 200 has an error for its first event: then its status is what that one says."""
-        status = error_status(data, first=True)
-        if not status or self._relay.begun:
-            return False
-        self._status = status
-        return True
 
     def _first_byte(self) -> None:
         if self.record.first_byte_s < 0:
