@@ -37,6 +37,11 @@ class TierContext:
     clock: Clock = SYSTEM_CLOCK
     open_memory: Callable[[], int] | None = None
 
+    @property
+    def shared_memory(self) -> SharedMemory | None:
+        """The arena for a process that maps it too; None if its file cannot be handed over."""
+        return SharedMemory(self.memory, self.open_memory) if self.open_memory else None
+
 
 @dataclass(frozen=True, slots=True)
 class TierKind:
@@ -73,7 +78,7 @@ def open_mooncake(context: TierContext) -> BlockStore:
     """Mooncake Store. Raises :class:`ConfigError` for wrong settings or a missing package."""
     return open_mooncake_tier(
         context.stores.mooncake,
-        SharedMemory(context.memory, context.open_memory) if context.open_memory else None,
+        context.shared_memory,
         deadline_s=context.agent.tier_deadline_s,
         listener=context.listener,
         clock=context.clock,
@@ -91,7 +96,7 @@ def open_yuanrong(context: TierContext) -> BlockStore:
         lambda: open_yuanrong_tier(
             options,
             readers=settings.processes,
-            memory=SharedMemory(context.memory, context.open_memory) if context.open_memory else None,
+            memory=context.shared_memory,
             listener=context.listener,
             clock=context.clock,
         ),

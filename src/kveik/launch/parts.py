@@ -26,7 +26,6 @@ from kveik.launch.data_parallel import data_parallel_arguments, is_headless
 from kveik.launch.fleet_spec import FleetSpec, LaunchedEngine
 from kveik.launch.ladder import Mode, alternatives
 from kveik.launch.machine import cpu_list
-from kveik.pulse import VARIABLE
 from kveik.supervise.node_folder import NodeFolder, node_folder
 from kveik.supervise.part import Part, Readiness, Variant
 
@@ -162,15 +161,14 @@ class _Describer:
 
     def _own(self, command: str, arguments: list[str], readiness: Readiness, **fields: Any) -> Part:
         """A command of Kveik itself, which is the name and the kind of its part, too."""
-        pulse = str(self._folder.pulse(command))
         return Part(
             name=command,
             kind=command,
             variants=(Variant((self._here.python, "-m", "kveik.cli.main", command, *arguments)),),
             log=self._folder.log(command),
             readiness=readiness,
-            environment={"PYTHONUNBUFFERED": "1", VARIABLE: pulse},
-            pulse=pulse,
+            environment={"PYTHONUNBUFFERED": "1"},
+            pulse=str(self._folder.pulse(command)),
             hung_s=self._spec.settings.hung_s,
             **fields,
         )

@@ -4,26 +4,19 @@ The option belongs to plugins: a document with none of vllm-ascend's keys, and n
 """
 
 import difflib
-import functools
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from kveik.profiles.catalog import DATA
+from kveik.profiles.catalog import data_table
 from kveik.profiles.line_finding import Finding
 
 _FLAG = "--additional-config"
 _SOURCE = "vllm-ascend 0.30, ascend_config.py"
 
 
-@functools.cache
-def _table() -> Mapping[str, Any]:
-    return tomllib.loads((DATA / "ascend_config.toml").read_text("utf8"))
-
-
 def unknown_keys(document: Mapping[str, Any]) -> Iterator[Finding]:
     """Keys that are unknown, gone or moved, at the top and in the tables whose keys are known."""
-    table = _table()
+    table = data_table("ascend_config")
     known, gone, moved = table["keys"], table["gone"], table["moved"]
     if not any(key in known or key in gone or _near(key, known) for key in document):
         return

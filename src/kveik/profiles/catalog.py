@@ -166,7 +166,7 @@ def tier(name: str) -> Tier:
 
 def names(table: str) -> tuple[str, ...]:
     """What a table has: ``hardware``, ``models`` or ``tiers``."""
-    return tuple(_table(table))
+    return tuple(data_table(table))
 
 
 def preset(of: Model, on: Hardware, nodes: int) -> Preset:
@@ -184,12 +184,13 @@ def preset(of: Model, on: Hardware, nodes: int) -> Preset:
 
 
 @functools.cache
-def _table(name: str) -> Mapping[str, Mapping[str, Any]]:
+def data_table(name: str) -> Mapping[str, Mapping[str, Any]]:
+    """One of the package's tables, by its file's name."""
     return tomllib.loads((DATA / f"{name}.toml").read_text("utf8"))
 
 
 def _row(table: str, name: str) -> Mapping[str, Any]:
-    rows = _table(table)
+    rows = data_table(table)
     if name not in rows:
         raise ConfigError(f"{table} {name!r} is not known, expected one of {', '.join(rows)}")
     return rows[name]

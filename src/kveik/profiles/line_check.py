@@ -1,15 +1,13 @@
 """What is wrong with a ``vllm serve`` line, and what does the same today. Pure but for reading the tables."""
 
 import dataclasses
-import functools
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kveik.errors import LineUnreadableError
-from kveik.profiles.catalog import DATA
+from kveik.profiles.catalog import data_table
 from kveik.profiles.known_options import Known, committed
 from kveik.profiles.line_contradictions import contradictions
 from kveik.profiles.line_finding import Finding, Given, version_key
@@ -69,10 +67,9 @@ def check_line(line: ServeLine, known: Known, ascend: str) -> Iterator[Finding]:
     yield from contradictions(given, line.environment, known, ascend, rules()["backends"])
 
 
-@functools.cache
 def rules() -> Mapping[str, Any]:
     """The table of what was, and what is instead."""
-    return tomllib.loads((DATA / "line_rules.toml").read_text("utf8"))
+    return data_table("line_rules")
 
 
 def _read(arguments: Sequence[str], known: Known) -> tuple[Given, list[Finding]]:

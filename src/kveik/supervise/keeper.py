@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.errors import EngineStartError
-from kveik.pulse import VARIABLE, PulseWatch
+from kveik.pulse import PulseWatch
 from kveik.records import Listener, StateRecord, ignore
 from kveik.supervise.adopt import KeptRecord
 from kveik.supervise.backoff import History, Pauses, Step, next_step
@@ -193,8 +193,7 @@ class Keeper:
         mode = f" in mode {variant.mode}" if variant.mode else ""
         try:
             self.part.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            inherited = {name: value for name, value in os.environ.items() if name != VARIABLE}
-            self._child = Child.start(self.part, variant, inherited, tethered=self._around.tethered)
+            self._child = Child.start(self.part, variant, os.environ, tethered=self._around.tethered)
         except (EngineStartError, OSError) as error:
             self._go(Happening.STARTED, f"without a process{mode}")
             self._ended(str(error))

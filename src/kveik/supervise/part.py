@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from kveik.pulse import VARIABLE
+
 #: In the order in which they start. They end in the opposite order, but for engines, which end after the router.
 KINDS = ("etcd", "agent", "engine", "router", "watchdog")
 #: Parts of one kind end together, and kinds one after the other.
@@ -41,7 +43,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     ``environment``: what is set beyond the supervisor's own; a variable with the value None is left out.
     ``facts``: what it reads from files, so that a change there counts as a change of the part.
     ``start_s``: longest time from process to readiness. ``stop_grace_s``: from SIGTERM to SIGKILL. ``pulse``: file
-    that its loop touches (:mod:`kveik.pulse`), empty if it has none; it is ended after ``hung_s`` without a touch.
+    that its loop touches (:mod:`kveik.pulse`, told by its environment), empty if it has none; it is ended after
+    ``hung_s`` without a touch.
     """
 
     name: str
@@ -66,5 +69,5 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     def full_environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment of its process."""
-        merged = {**inherited, **self.environment}
+        merged = {**inherited, **self.environment, VARIABLE: self.pulse or None}
         return {name: value for name, value in merged.items() if value is not None}
