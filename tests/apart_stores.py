@@ -8,8 +8,10 @@ from pathlib import Path
 from kveik.clock import Deadline
 from kveik.errors import StoreError
 from kveik.kv.keys import BlockKey
-from kveik.store.base import BlockResult
+from kveik.store.base import BlockResult, Status
 from kveik.store.memory import MemoryStore
+from kveik.store.yuanrong import YuanrongStore
+from kveik.store.yuanrong_client import KvClient, YuanrongOptions, connected
 
 
 class MoodyStore(MemoryStore):
@@ -34,3 +36,21 @@ class MoodyStore(MemoryStore):
 
 def moody(folder: str) -> MoodyStore:
     return MoodyStore(folder)
+
+
+class UnsealedYuanrongStore(YuanrongStore):
+    """Puts bytes as they come under keys that are free: what somebody else may have done to a tier."""
+
+    def __init__(self, client: KvClient, options: YuanrongOptions) -> None:
+        super().__init__(client, options)
+        self._raw = client
+
+    def put(self, keys: Sequence[BlockKey], frames: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
+        for name, value in zip(self._names(keys), frames, strict=True):
+            self._raw.set_new(name, value)
+        return [BlockResult(Status.STORED)] * len(keys)
+
+
+def unsealed_yuanrong(**options: str | float | bool) -> UnsealedYuanrongStore:
+    told = YuanrongOptions(**options)  # type: ignore[arg-type]
+    return UnsealedYuanrongStore(connected(told), told)

@@ -105,6 +105,7 @@ def yuanrong() -> Iterator[Make]:
             return CountingStore(YuanrongStore(client, replace(options, prefix=prefix)))
 
         yield make
+        client.close()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ sets them up. Every engine is a process of its own and is killed by the test tha
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(item.path).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.engine)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """A test that fails shows what its engines counted and logged."""
+    report = yield
+    if report.when == "call" and report.failed:
+        report.sections += [(f"engine {engine.log.name}", engine.story()) for engine in Engine.running]
+    return report
 
 
 @pytest.fixture(scope="session")

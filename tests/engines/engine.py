@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -40,6 +40,9 @@ class EngineDiedError(AssertionError):
 
 class Engine:
     """One in-process vLLM. ``extra`` are connector settings; None runs without a connector."""
+
+    #: Those that run now: a test that fails shows what they say.
+    running: ClassVar[set["Engine"]] = set()
 
     def __init__(
         self,
@@ -81,6 +84,7 @@ class Engine:
                 start_new_session=True,
             )
         os.close(writer)
+        self.running.add(self)
 
     def wait_ready(self) -> Self:
         """Wait until the engine has been built."""
@@ -153,8 +157,17 @@ class Engine:
         """The end of the engine's log."""
         return last_words(self.log)
 
+    def story(self) -> str:
+        """The connector's counters, if the engine can tell them, and the end of the log."""
+        try:
+            counters = self.connector_counters() if self.process.poll() is None else "the engine has ended"
+        except (AssertionError, OSError, ValueError) as error:  # it was in the midst of something else
+            counters = f"no counters: {type(error).__name__}"
+        return f"{counters}\n{self.tail()}"
+
     def kill(self) -> None:
         """kill -9, of its worker processes too."""
+        self.running.discard(self)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()

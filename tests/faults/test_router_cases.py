@@ -101,6 +101,7 @@ def idle_cutting_relay(port: int, idle_s: float) -> Iterator[int]:
 
     threading.Thread(target=serve, daemon=True).start()
     yield listening.getsockname()[1]
+    listening.shutdown(socket.SHUT_RDWR)  # which wakes the thread; closing alone does not
     listening.close()
 
 
@@ -164,7 +165,8 @@ class TestOneDeadEngineDoesNotFreezeTheRest:
             first = burst(100)
             assert max(first) < 6.0
             assert router.engine(engines[0].url)["state"] == "out"
-            assert percentile(burst(200), 0.95) < max(1.5 * before, before + 0.1)
+            as_fast_s = max(1.5 * before, before + 0.1)
+            wait_until(lambda: percentile(burst(200), 0.95) < as_fast_s, "the healthy ones are as fast as before", 30.0)
             engines[0].kill()
             burst(100)
             engines[0].start()

@@ -16,6 +16,7 @@ import pytest
 from kveik.breaker import CLOSED, BreakerPolicy
 from kveik.clock import Deadline
 from kveik.records import FailureRecord, OutageRecord, Record
+from kveik.store.apart import ApartStore
 from kveik.store.base import BlockResult, BlockStore, Status
 from kveik.store.faulty import Faults, FaultyStore
 from kveik.store.filesystem import FilesystemStore
@@ -28,8 +29,8 @@ from kveik.store.probing import TierProbes
 from kveik.store.redis import RedisStore
 from kveik.store.redis_link import connect
 from kveik.store.tiered import LowerTiers
-from kveik.store.yuanrong_client import YuanrongOptions, connected
-from kveik.store.yuanrong_tier import open_tier
+from kveik.store.yuanrong_client import YuanrongOptions
+from kveik.store.yuanrong_tier import open_tier, recipe_of
 from tests.agents import wait_until
 from tests.blocks import Block, make_block
 from tests.mooncake import Mooncake, open_store, overwrite, remove, running_mooncake
@@ -37,6 +38,8 @@ from tests.redis_server import RedisServer, running_redis
 from tests.yuanrong import Worker, running_cluster
 
 DEADLINE_S = 1.0
+#: What a test does itself to a tier may take so long.
+BEHIND_S = 30.0
 #: What an overloaded machine may add to any wait.
 SLACK_S = 15.0
 DAMAGE: dict[str, Callable[[Block], bytes]] = {
@@ -185,18 +188,24 @@ class Yuanrong(Kind):
         self._owner = Yuanrong._worker
         prefix = f"t{hash(folder) & 0xFFFFFFFF:08x}"
         self._options = replace(YuanrongOptions.from_settings(self._owner.stores_with(0.5).yuanrong), prefix=prefix)
-        self._texts = KeyTexts(prefix)
-        self._client = connected(replace(self._options, request_ms=10_000))
+        # In a process too: without its worker the library stops the one that it is in, for minutes at worst.
+        patient_options = replace(self._options, request_ms=10_000)
+        recipe = replace(recipe_of(patient_options), maker="tests.apart_stores:unsealed_yuanrong")
+        self._behind = ApartStore("behind", patient_options.capabilities, recipe)
 
     def open(self) -> BlockStore:
         return open_tier(self._options, readers=2)
 
     def overwrite(self, block: Block, value: bytes) -> None:
         self.remove(block)
-        self._client.set_new(self._texts.of(block.key), memoryview(value or b"x"))  # it has no empty values
+        frames = [memoryview(value or b"x")]  # it has no empty values
+        assert self._behind.put([block.key], frames, Deadline.after(BEHIND_S))[0].status is Status.STORED
 
     def remove(self, block: Block) -> None:
-        assert self._client.delete([self._texts.of(block.key)]) == []
+        assert self._behind.delete([block.key])[0].status is Status.DELETED
+
+    def close(self) -> None:
+        self._behind.close()
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -331,6 +340,17 @@ class Node:
             assert result.status is not Status.HIT or block.is_in(buffer)
         return [result for _, result in answers]
 
+    def judged(self, blocks: list[Block]) -> list[Status]:
+        """What each block was found to be; those that a busy machine had no time for are asked for again."""
+        found: dict[int, Status] = {}
+        end_s = time.monotonic() + SLACK_S
+        while len(found) < len(blocks):
+            assert time.monotonic() < end_s, f"only {found} of {len(blocks)} were answered"
+            left = [place for place in range(len(blocks)) if place not in found]
+            answers = self.fetch([blocks[place] for place in left])
+            found |= {p: a.status for p, a in zip(left, answers, strict=True) if a.status is not Status.FAILED}
+        return [found[place] for place in range(len(blocks))]
+
     def hits(self, blocks: list[Block]) -> int:
         return sum(result.status is Status.HIT for result in self.fetch(blocks))
 
@@ -357,14 +377,14 @@ def test_damaged_bytes_are_a_miss_counted_once_and_stored_anew(node: Node, damag
     node.store_all(blocks)
     node.kind.overwrite(blocks[1], DAMAGE[damage](blocks[1]))
 
-    first, wrong, *rest = node.fetch(blocks)
+    first, wrong, *rest = node.judged(blocks)
 
-    assert [first.status, *(result.status for result in rest)] == [Status.HIT] * 3
-    assert wrong.status is Status.CORRUPT
-    assert node.fetch(blocks)[1].status is Status.MISS
+    assert [first, *rest] == [Status.HIT] * 3
+    assert wrong is Status.CORRUPT
+    assert node.judged(blocks)[1] is Status.MISS
     assert node.corrupt() == 1
     node.store_all([blocks[1]])
-    assert node.hits(blocks) == 4
+    assert node.judged(blocks) == [Status.HIT] * 4
     assert node.state == CLOSED
 
 
@@ -374,8 +394,8 @@ def test_two_blocks_that_changed_places_are_both_refused(node: Node) -> None:
     node.kind.overwrite(blocks[0], bytes(blocks[1].frame))
     node.kind.overwrite(blocks[1], bytes(blocks[0].frame))
 
-    assert [result.status for result in node.fetch(blocks)] == [Status.CORRUPT] * 2
-    assert node.hits(blocks) == 0
+    assert node.judged(blocks) == [Status.CORRUPT] * 2
+    assert node.judged(blocks) == [Status.MISS] * 2
 
 
 def test_blocks_that_vanish_between_lookup_and_load_are_misses_and_the_others_hits(node: Node) -> None:
@@ -385,9 +405,9 @@ def test_blocks_that_vanish_between_lookup_and_load_are_misses_and_the_others_hi
     for block in blocks[3:]:
         node.kind.remove(block)
 
-    assert [result.status for result in node.fetch(blocks)] == [Status.HIT] * 3 + [Status.MISS] * 3
+    assert node.judged(blocks) == [Status.HIT] * 3 + [Status.MISS] * 3
     node.store_all(blocks[3:])
-    assert node.hits(blocks) == 6
+    assert node.judged(blocks) == [Status.HIT] * 6
 
 
 def test_a_restart_of_its_owner_costs_misses_only_and_is_one_outage_with_begin_and_end(node: Node) -> None:
@@ -400,9 +420,9 @@ def test_a_restart_of_its_owner_costs_misses_only_and_is_one_outage_with_begin_a
         assert node.hits(blocks) == 0
 
     wait_until(lambda: node.state == CLOSED, "it is used again", 60.0)
-    assert node.hits(blocks) == (8 if node.kind.survives else 0)
+    assert node.judged(blocks).count(Status.HIT) == (8 if node.kind.survives else 0)
     node.store_all(blocks)
-    assert node.hits(blocks) == 8
+    assert node.judged(blocks) == [Status.HIT] * 8
     _check_outages(node)
 
 

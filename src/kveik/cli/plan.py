@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +11,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-import kveik
-from kveik.errors import ConfigError
+from kveik.errors import ConfigError, LineUnreadableError
 from kveik.launch.model_facts import read_model
 from kveik.profiles import catalog, lengths
 from kveik.profiles.capacity import Goal, Place, Subject, capacity, cost, gib, moved, moved_between
 from kveik.profiles.figure import MIB, Figure
 from kveik.profiles.staging import DEVICE_POOL_BYTES, HOST_POOL_BYTES, LEAST_BYTES, Call, staging
+from kveik.profiles.vllm_python import ask_vllm
 
 HELP = "say how many tokens and requests fit on which hardware, with the formula of each figure"
 
@@ -41,12 +40,7 @@ exit codes:
 """
 
 _WIDTH = 160
-_BLOCKS_SCRIPT = Path(kveik.__file__).parent / "connector" / "vllm_blocks.py"
 Section = tuple[str, tuple[Figure, ...]]
-
-
-class _AskError(Exception):
-    """The other Python gave no answer."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(f"kveik plan: {error}", file=sys.stderr)
         return 2
-    except _AskError as error:
+    except LineUnreadableError as error:
         print(f"kveik plan: {error}", file=sys.stderr)
         return 3
     if args.json:
@@ -219,21 +213,7 @@ def _lengths(args: argparse.Namespace) -> tuple[Figure, ...]:
 
 def _asked(args: argparse.Namespace, found: Sequence[int]) -> tuple[Figure, ...]:
     question = {"lengths": list(found), "shared": args.shared_tokens, "block": args.block_tokens}
-    try:
-        done = subprocess.run(
-            [args.python, "-c", _BLOCKS_SCRIPT.read_text("utf8")],
-            cwd="/",
-            input=json.dumps(question),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _AskError(f"cannot ask {args.python}: {error}") from error
-    if done.returncode != 0:
-        raise _AskError(f"{args.python} gave no answer: {(done.stderr.strip().splitlines() or ['nothing'])[-1]}")
-    answer = json.loads(done.stdout.splitlines()[-1])
+    answer = ask_vllm(args.python, "vllm_blocks.py", question)
     told = "counted by vLLM's own block manager"
     return (
         Figure("vLLM's blocks, each for itself", answer["blocks_without_sharing"], "blocks", told, args.python),

@@ -5,12 +5,9 @@ Run as a script by the Python that has vLLM, which need not have Kveik: it reads
 """
 
 import json
-import os
 import random
 import sys
 from collections.abc import Sequence
-
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
 from vllm.sampling_params import SamplingParams

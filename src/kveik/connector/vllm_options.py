@@ -6,12 +6,9 @@ writes one JSON document. So it imports nothing of Kveik.
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
-
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import vllm
 from vllm import envs

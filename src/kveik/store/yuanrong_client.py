@@ -61,6 +61,10 @@ class KvClient(Protocol):
         """Forget keys; those that could not be forgotten."""
         ...
 
+    def close(self) -> None:
+        """End the connection, while its worker lives; nothing may be called after it."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class YuanrongOptions:
@@ -149,3 +153,8 @@ class _Client:
     def delete(self, keys: list[str]) -> list[str]:
         failed: list[str] = self._client.delete(keys)
         return failed
+
+    def close(self) -> None:
+        # The library has no call for it: its object ends the connection when it goes. Without a worker that
+        # takes from seconds to minutes, with the interpreter's lock held.
+        self._client = None

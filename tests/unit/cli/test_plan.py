@@ -91,4 +91,4 @@ def test_wrong_use_is_told(arguments: list[str], told: str, capsys: pytest.Captu
 
 def test_a_python_without_vllm_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--lengths", "10,20", "--python", "/bin/false"]) == 3
-    assert "/bin/false gave no answer" in capsys.readouterr().err
+    assert "/bin/false cannot say what its vLLM does" in capsys.readouterr().err

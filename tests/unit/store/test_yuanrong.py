@@ -66,6 +66,9 @@ class ScriptedClient:
             self.values.pop(key, None)
         return []
 
+    def close(self) -> None:
+        raise AssertionError("the client belongs to who made it")
+
 
 @pytest.fixture
 def client() -> ScriptedClient:
