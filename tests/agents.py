@@ -23,11 +23,12 @@ NAMESPACE = b"n" * 16
 PAYLOAD_BYTES = 64 << 10
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
-    """Poll until ``condition`` holds; fail with ``what`` if it does not in time."""
+def wait_until(condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = 10.0) -> None:
+    """Poll until ``condition`` holds; fail with ``what``, asked for then if it is a call, if it does not in time."""
     until_s = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until_s, f"waited {seconds} s in vain: {what}"
+        if time.monotonic() >= until_s:
+            raise AssertionError(f"waited {seconds} s in vain: {what if isinstance(what, str) else what()}")
         time.sleep(0.005)
 
 

@@ -214,7 +214,10 @@ class Watched:
 
     def wait_state(self, state: str, name: str = "engine-1") -> None:
         """Wait until the router shows that state."""
-        wait(lambda: self.state(name) == state, f"{name} is {state} at the router: {self.told()}")
+        wait(
+            lambda: self.state(name) == state,
+            lambda: f"{name} is {state} at the router: {self.router.engines()['data']}\n{self.told()}",
+        )
 
 
 class WatchdogProcess:
@@ -248,7 +251,7 @@ class WatchdogProcess:
         return self.process.wait(30)
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
+def wait(condition: Callable[[], bool], what: str | Callable[[], str]) -> None:
     """Wait for a condition, looking twenty times a second: the machine has other things to do."""
 
     def slowly() -> bool:

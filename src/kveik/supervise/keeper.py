@@ -156,6 +156,7 @@ class Keeper:
         if self.stays_down:
             self._life = dataclasses.replace(self._life, variant=0, degraded="")
         self._go(Happening.ORDERED_UP, why)
+        self._since_s = self._around.clock.wall()  # it waited for this order; from now on it is at it
         return f"{self.part.name} is being started"
 
     def stop(self, grace_s: float | None = None, why: str = "ordered to stop") -> str:

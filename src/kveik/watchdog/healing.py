@@ -9,7 +9,8 @@
                                                    restarting --good probes, warm-up--> readmitted
     isolated --budget is spent--> left to a person, who readmits it
 
-An engine that began when nobody served is announced before its warm-up: a fleet that starts has no better one.
+An engine that began when nobody served is announced before its warm-up: a fleet that starts has no better one. It is
+warmed up when it is at leisure, so that those who waited for it do not wait for that, too.
 A busy or starting engine is never touched, nor is one that somebody holds. What is done to an engine is noted before
 it is done, so a watchdog that is killed in the midst of it does not do it twice.
 """
@@ -26,6 +27,9 @@ from kveik.watchdog.verdict import Condition, Verdict
 WARM_UPS_MAX = 3
 #: Least pause after an order that was not taken.
 REFUSED_PAUSE_S = 1.0
+#: So long an engine that began to serve cold is left to its users, and so long at most if they leave it no leisure.
+COLD_S = 5.0
+COLD_MAX_S = 30.0
 #: Good probes of an engine that never served: it is new, nothing speaks against it.
 FIRST_GOOD_PROBES = 1
 
@@ -90,6 +94,7 @@ class Seen:
     ``no_restart``: why nobody can restart it, empty if somebody can. ``starting``: its supervisor is at it.
     ``given_up``: its supervisor has tried and tried. ``first_of_all``: nobody served when it began to start.
     ``last_in_pool``: no other engine is ready. ``readmitted``: a person has ended the isolation at a router.
+    ``leisure``: see :func:`at_leisure`.
     """
 
     verdict: Verdict
@@ -102,6 +107,7 @@ class Seen:
     first_of_all: bool = False
     last_in_pool: bool = False
     readmitted: bool = False
+    leisure: bool = True
     pid: int = 0
 
     @property
@@ -170,6 +176,17 @@ def resumed(healing: Healing, seen_pid: int, now_s: float) -> Healing:
     return msgspec.structs.replace(healing, since_s=now_s)
 
 
+def at_leisure(healing: Healing, *, idle: bool, others_start: bool, now_s: float) -> bool:
+    """Whether an engine may be held up for the seconds in which it compiles what no user asked for yet.
+
+    ``idle``: nobody waits for it. ``others_start``: other engines of the machine do, and need its cores.
+    """
+    if healing.stage is not Stage.SERVING:
+        return True
+    served_s = now_s - healing.since_s
+    return served_s >= COLD_MAX_S or (served_s >= COLD_S and idle and not others_start)
+
+
 def restart_due_s(healing: Healing, condition: Condition, settings: WatchdogSettings) -> float:
     """When a sick engine is restarted: after its grace, and after the pause since the last restart or order."""
     if healing.refused:
@@ -200,7 +217,7 @@ def _new(healing: Healing, seen: Seen, now_s: float) -> Step | None:
 
 def _serving(healing: Healing, seen: Seen, now_s: float) -> Step | None:
     if not seen.sick:
-        tries = healing.cold and healing.cold_tries < WARM_UPS_MAX
+        tries = healing.cold and seen.leisure and healing.cold_tries < WARM_UPS_MAX
         return (
             Step(Act.WARM_UP, "it began to serve cold", msgspec.structs.replace(healing, cold=False)) if tries else None
         )

@@ -80,8 +80,12 @@ class Eyes:
         self._due_s = min(self._due_s, self._clock.monotonic())
 
     def begin_plainly(self) -> None:
-        """Ask for no log probabilities until the first answer: the first ones take an engine seconds (it compiles)."""
+        """Ask for no log probabilities for now: the first ones take an engine seconds, since it compiles."""
         self._plain = True
+
+    def look_closely(self) -> None:
+        """Ask for log probabilities from now on."""
+        self._plain = False
 
     def look(self, pids: Sequence[int] | None) -> Sample:
         """What there is to see now.
@@ -148,7 +152,7 @@ class Eyes:
         self._due_s = now_s + self._settings.probe_period_s
         self._number += 1
         rank = self._rank = self._ranks[self._number % len(self._ranks)] if self._ranks else ""
-        prober, plain = self._prober, self._plain and not self._answered
+        prober, plain = self._prober, self._plain
         self._probe.begin(lambda: prober.ask(rank, plain=plain), now_s)
 
     def _take_probe(self) -> None:

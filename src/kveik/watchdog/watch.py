@@ -29,6 +29,7 @@ from kveik.watchdog.healing import (
     Step,
     after_failed_warm_up,
     after_refused_restart,
+    at_leisure,
     next_step,
     noted,
     resumed,
@@ -192,7 +193,23 @@ class Watch:
             first_of_all=bool(self._first_of_all),
             last_in_pool=any(not view.ready - {self.patient.name} for view in views.values()),
             readmitted=self.door.readmitted,
+            leisure=at_leisure(
+                self.healing, idle=self._is_idle(), others_start=self._others_start(), now_s=self._now_s
+            ),
             pid=facts.pid,
+        )
+
+    def _is_idle(self) -> bool:
+        """Whether nobody waited for an answer when counters were read last; true of an engine that tells none."""
+        counters = next((sample.counters for sample in reversed(self._history) if sample.counters), None)
+        return counters is None or counters.running + counters.waiting == 0
+
+    def _others_start(self) -> bool:
+        """Whether another engine of this node is starting."""
+        status = self._ward.status()
+        views = status.processes.values() if status is not None else ()
+        return any(
+            view.kind == "engine" and view.state == "starting" and view.name != self.patient.name for view in views
         )
 
     def _supervisor_may_know(self, facts: Supervised) -> str:
@@ -211,6 +228,8 @@ class Watch:
 
     def _heal(self, facts: Supervised) -> None:
         seen = self._seen(facts)
+        if self.healing.stage is not Stage.NEW and seen.leisure:
+            self.eyes.look_closely()
         self._note(noted(self.healing, seen, self._settings, self._now_s))
         for _ in range(_ACTS_MAX):
             step = next_step(self.healing, seen, self._settings, self._now_s)

@@ -133,7 +133,9 @@ def test_an_engine_that_served_waits_for_an_order(tmp_path: Path, keep: Keep) ->
     assert keeper.state is State.WAITING
     assert keeper.view.pid == 0
     assert keeper.view.why.endswith("it waits for an order")
+    waited_since_s = keeper.view.since_s
     assert "is being restarted: dead" in keeper.restart("dead", 0)
+    assert keeper.view.since_s > waited_since_s, "who waits for its start begins to count with the order"
     until(keeper, State.READY)
     assert keeper.view.restarts == 1
 

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from kveik.config_fleet import WatchdogSettings
 from kveik.watchdog.healing import (
+    COLD_MAX_S,
+    COLD_S,
     ENDS_LOOK,
     WARM_UPS_MAX,
     Act,
@@ -18,6 +20,7 @@ from kveik.watchdog.healing import (
     Stage,
     after_failed_warm_up,
     after_refused_restart,
+    at_leisure,
     next_step,
     noted,
     restart_due_s,
@@ -83,6 +86,36 @@ def test_an_engine_that_began_when_nobody_served_is_warmed_up_while_it_serves() 
     )
     assert patient.look(READY, good_probes=1, first_of_all=True) == [Act.WARM_UP]
     assert patient.look(READY, good_probes=1, first_of_all=True) == []
+
+
+def test_an_engine_that_serves_cold_is_warmed_up_when_it_is_at_leisure() -> None:
+    patient = Patient(Stage.NEW)
+    patient.look(READY, good_probes=1, first_of_all=True)
+    assert patient.look(READY, good_probes=1, leisure=False) == []
+    assert patient.look(READY, good_probes=1) == [Act.WARM_UP]
+
+
+@pytest.mark.parametrize(
+    ("served_s", "idle", "others_start", "is_so"),
+    [
+        (COLD_S, True, False, True),
+        (COLD_S - 1, True, False, False),
+        (COLD_S, False, False, False),
+        (COLD_S, True, True, False),
+        (COLD_MAX_S, False, True, True),
+    ],
+    ids=["idle", "just begun", "users wait", "others start", "never idle"],
+)
+def test_leisure_comes_when_nobody_waits_or_in_the_end_all_the_same(
+    served_s: float, idle: bool, others_start: bool, is_so: bool
+) -> None:
+    healing = Healing(stage=Stage.SERVING, since_s=100.0, cold=True)
+    assert at_leisure(healing, idle=idle, others_start=others_start, now_s=100.0 + served_s) == is_so
+
+
+@pytest.mark.parametrize("stage", [Stage.NEW, Stage.ISOLATED, Stage.RESTARTING, Stage.LEFT])
+def test_an_engine_without_users_is_always_at_leisure(stage: Stage) -> None:
+    assert at_leisure(Healing(stage=stage, since_s=100.0), idle=False, others_start=True, now_s=100.0)
 
 
 def test_a_warm_up_of_an_engine_that_serves_already_is_tried_a_few_times() -> None:

@@ -85,16 +85,20 @@ def test_a_look_sends_a_probe_and_a_later_one_sees_its_answer(running: Simulated
     assert sample.processes is None
 
 
-def test_who_begins_plainly_asks_for_log_probabilities_after_the_first_answer(running: SimulatedEngine) -> None:
+def test_who_begins_plainly_asks_for_log_probabilities_when_told_to_look_closely(running: SimulatedEngine) -> None:
     eyes = Onlooker(running.url)
     eyes.ended(1)
     eyes.eyes.restarted()
     eyes.eyes.begin_plainly()
-    eyes.ended(2)
+    for number in (2, 3):
+        eyes.ended(number)
+        eyes.period()
+    eyes.ended(4)
+    eyes.eyes.look_closely()
     eyes.period()
-    eyes.ended(3)
+    eyes.ended(5)
     asked = [request for request in running.requests if request.get("cache_salt") == SALT]
-    assert ["logprobs" in request for request in asked[-3:]] == [True, False, True]
+    assert ["logprobs" in request for request in asked[-5:]] == [True, False, False, False, True]
 
 
 def test_there_is_one_probe_in_a_period(running: SimulatedEngine) -> None:
