@@ -86,7 +86,8 @@ class AgentSettings:
     breaker_open_max_s: float = setting(30.0, "Longest such pause.", unit="s", minimum=0.01, maximum=WAIT_MAX_S)
     probe_period_s: float = setting(
         15.0,
-        "How often a small known block is put into each lower tier and read back; 0: never.",
+        "How often a small known block is put into each lower tier and read back, and the other nodes' blocks are "
+        "looked for; 0: never.",
         unit="s",
         minimum=0.0,
         maximum=WAIT_MAX_S,
@@ -98,6 +99,13 @@ class AgentSettings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectorSettings:
+    fleet: str = setting(
+        "", "Name of the fleet; nodes of one fleet look for each other in shared tiers. kveik up gives it."
+    )
+    node: str = setting("", "This node's name there; empty: one of its own, which nobody looks for. kveik up gives it.")
+    nodes: str = setting(
+        "", "All nodes of the fleet that have an agent, with commas; empty: only this one. kveik up gives them."
+    )
     """``[connector]``: inside the engine; keys of ``kv_connector_extra_config``."""
 
     socket: str = setting("", "Socket of the agent; empty: agent.sock in the runtime directory.", unit="path")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import threading
 
 from kveik.agent.client import default_socket_path
@@ -18,6 +19,8 @@ from kveik.store.arena_file import ArenaRequest, open_arena_file
 from kveik.store.probing import TierProbes
 from kveik.store.tiered import LowerTiers
 
+from kveik.store.roll_call import Roster
+from kveik.store.roll_calling import RollCalls
 #: No store beyond this machine.
 NO_STORES = StoreSettings()
 
@@ -59,6 +62,14 @@ class NodeAgent:
             self.service = AgentService(
                 self.arena, self.lower,
                 listener=self._tell, tally=self.tally, clock=clock, admission=settings.admission,
+            self._roll_calls = RollCalls(
+                self.lower.guards,
+                self._roster(settings),
+                period_s=settings.probe_period_s,
+                deadline_s=settings.tier_deadline_s,
+                clock=clock,
+            )
+            self.lower.tell_more("roll_call", self._roll_calls.plain)
             )  # fmt: skip
             self._server = AgentServer(self.service, self.socket_path)
             undo.pop_all()
@@ -72,6 +83,7 @@ class NodeAgent:
         return self
 
     def close(self) -> None:
+        self._roll_calls.start()
         """Stop serving. Committed blocks stay in the arena for the next agent."""
         self._stop.set()
         self._server.close()
@@ -80,6 +92,7 @@ class NodeAgent:
         if self._prefault.is_alive():  # not if the agent was never started
             self._prefault.join()
         self.arena.close()
+        self._roll_calls.close()
 
     def _tell(self, record: Record) -> None:
         self.tally(record)
@@ -90,6 +103,11 @@ class NodeAgent:
         file = open_arena_file(
             ArenaRequest(path, settings.arena_bytes, settings.slab_bytes, huge_pages=settings.huge_pages)
         )
+    def _roster(self, settings: AgentSettings) -> Roster:
+        """Who is to be seen in shared tiers. A node without a name is seen by itself alone."""
+        unnamed = f"{socket.gethostname()} {os.path.abspath(self.socket_path)}"
+        return Roster.of(settings.fleet, settings.node or unnamed, settings.nodes)
+
         for note in file.notes:
             self._tell(StateRecord("arena file", "expected", "changed", note))
         arena = Arena(file, listener=self._tell, clock=clock)

@@ -57,6 +57,7 @@ def tables(state: Mapping[str, Any]) -> list[Table]:
         overview,
         _rows("tiers", state["tiers"], ("name", "state", "blocks", "bytes", "capacity_bytes", "read_only", "breaker")),
         *_outages(state["tiers"]),
+        *_roll_call(state["tiers"]),
         _rows("namespaces", state["namespaces"], ("label", "digest", "blocks", "bytes")),
         _rows("connections", state["connections"], ("role", "label", "pid", "leases")),
         _rows("counters", [{"name": n, "count": c} for n, c in state["counters"].items()], ("name", "count")),
@@ -68,6 +69,17 @@ def _outages(tiers: list[Mapping[str, Any]]) -> list[Table]:
     fences = [{"what": f"{tier['name']} tier fenced: {tier['fence']}"} for tier in tiers if tier.get("fence")]
     outages = [{"what": outage["text"]} for tier in tiers for outage in tier.get("outages", ())]
     return [_rows("outages", fences + outages, ("what",))] if fences or outages else []
+
+
+def _roll_call(tiers: list[Mapping[str, Any]]) -> list[Table]:
+    """Which nodes this one sees in each shared tier; nothing if none is shared."""
+    seen = [
+        {"tier": tier["name"], **entry}
+        for tier in tiers
+        if tier.get("roll_call")
+        for entry in tier["roll_call"]["nodes"]
+    ]
+    return [_rows("roll call", seen, ("tier", "node", "presence", "told"))] if seen else []
 
 
 def _rows(title: str, entries: Sequence[Mapping[str, Any]], columns: tuple[str, ...]) -> Table:

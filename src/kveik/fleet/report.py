@@ -20,9 +20,9 @@ REPORT_MAX_BYTES = 64 << 10
 #: Longest text in it, in characters; names are shorter.
 TEXT_MAX, NAME_MAX = 300, 128
 #: Most entries of each list in a report. Of events the last ones are kept, of all else the first.
-LIST_MAX: Mapping[str, int] = {"engines": 64, "tiers": 16, "parts": 128, "events": 50, "warnings": 8}
+LIST_MAX: Mapping[str, int] = {"engines": 64, "tiers": 16, "parts": 128, "events": 50, "warnings": 8, "sights": 64}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
-_NAMES = frozenset({"engine_id", "name", "kind", "fleet", "part"})
+_NAMES = frozenset({"engine_id", "name", "kind", "fleet", "part", "node", "presence"})
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 #: Figures are below this; what is beyond was no measurement.
 FIGURE_MAX = 1e18
@@ -55,8 +55,16 @@ class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+class SightReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node stands in a tier in the eyes of the one that reports: in a word, and in words unless all is well."""
+
+    node: str
+    presence: str
+    told: str = ""
+
+
 class TierReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One tier of the node's cache. ``state`` is ``on`` or why it is not."""
+    """One tier of the node's cache. ``state`` is ``on`` or why it is not; ``sights``: who is seen there, if shared."""
 
     name: str
     state: str
@@ -65,6 +73,7 @@ class TierReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int | None = None
     read_bytes_s: float | None = None
     write_bytes_s: float | None = None
+    sights: tuple[SightReport, ...] = ()
 
 
 class PartReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,9 +114,12 @@ class _Describer:
     def agent(self) -> Part:
         """The node's store process."""
         socket = agent_socket(self._tables, self._folder)
+        nodes = dict.fromkeys(one.entry.node for one in self._spec.engines if one.settings.shared_cache)
+        named = [f"--fleet={self._spec.settings.name}", f"--node={self._node}", f"--nodes={','.join(nodes)}"]
+        arena = arena_path(self._spec, self._tables.agent)
         return self._own(
             "agent",
-            ["--config", self._config, "--socket", socket, "--arena", arena_path(self._spec, self._tables.agent)],
+            ["--config", self._config, "--socket", socket, "--arena", arena, *named],
             Readiness("socket", socket),
             facts=_told(self._tables.agent),
             url=f"unix:{socket}",

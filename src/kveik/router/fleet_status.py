@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kveik.breaker import CLOSED
 from kveik.fleet.report import SICK_CONDITIONS, EngineReport, EventReport, PartReport
+from kveik.fleet.sharing import splits
 from kveik.fleet.status import (
     EngineStatus,
     EventLine,
@@ -216,6 +217,7 @@ def _troubles(seen: Seen, engines: Sequence[EngineStatus], nodes: Sequence[NodeS
     unwell = {engine.id for engine in engines if not engine.well}
     for node in nodes:
         yield from _of_node(node, unwell)
+    yield from (split.told for split in splits(nodes))
 
 
 def _of_engine(engine: EngineStatus) -> str:

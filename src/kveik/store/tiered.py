@@ -100,6 +100,7 @@ class LowerTiers:
             for tier, limit in zip(self._tiers, limits, strict=True)
         ]
         self._rates = TierRates(len(self._tiers), clock)
+        self._more: dict[str, Callable[[str], object]] = {}
         self._clock = clock
         self._queue_bytes = queue_bytes
         self._condition = threading.Condition()
@@ -280,6 +281,10 @@ class LowerTiers:
             _drop_from(store, tier, namespace, known) for store, tier in zip(self._stores, self._tiers, strict=True)
         ]
 
+    def tell_more(self, entry: str, of_tier: Callable[[str], object]) -> None:
+        """Have an entry in :meth:`stats` that somebody else knows, by the tier's name."""
+        self._more[entry] = of_tier
+
     def stats(self) -> list[dict[str, object]]:
         """One plain mapping a tier: sizes, promises, breaker and threads."""
         return [
@@ -293,6 +298,7 @@ class LowerTiers:
                 "outages": tier.standing.outages.state(),
                 "waiting_to_be_written": write_back.waiting,
                 "rate": self._rates.rate(index, with_lookup=True).plain,
+                **{entry: of_tier(tier.name) for entry, of_tier in self._more.items()},
             }
             for index, (tier, write_back) in enumerate(zip(self._tiers, self._write_back, strict=True))
         ]

@@ -74,6 +74,13 @@ TIER_GAUGES = (
 )
 BREAKER_OPEN = MetricRow("tier_breaker_open", "1 while a lower tier is left out after failures", ("tier",))
 OUT = MetricRow("tier_out", "1 while a lower tier is not open: its medium does not answer", ("tier",))
+#: Of the roll call, for each tier and node: see :mod:`kveik.store.roll_calling`.
+NODE_SEEN = MetricRow(
+    "tier_node_seen", "1 while a node's own block is found in a shared tier, right and renewed", ("tier", "node")
+)
+NODE_AGE = MetricRow(
+    "tier_node_age_seconds", "How long ago the newest such block was first read; not there: never", ("tier", "node")
+)
 CONNECTIONS = MetricRow("connections", "Connected clients")
 
 State = Callable[[], Mapping[str, Any]]
@@ -84,7 +91,7 @@ def all_rows() -> Iterable[MetricRow]:
     yield from COUNTERS
     yield LOOKUP_SECONDS
     yield from (row for row, _ in (*ARENA_GAUGES, *TIER_GAUGES))
-    yield from (BREAKER_OPEN, OUT, CONNECTIONS)
+    yield from (BREAKER_OPEN, OUT, NODE_SEEN, NODE_AGE, CONNECTIONS)
 
 
 class AgentMetrics:
@@ -158,3 +165,16 @@ class StateCollector(Collector):
             for tier in state["tiers"]:
                 family.add_metric([tier["name"]], float(tier[entry] != fine))
             yield family
+        yield from _node_gauges(state["tiers"])
+
+
+def _node_gauges(tiers: Iterable[Mapping[str, Any]]) -> Iterable[GaugeMetricFamily]:
+    """Which nodes were seen in which tier."""
+    seen = GaugeMetricFamily(PREFIX + NODE_SEEN.name, NODE_SEEN.help, labels=NODE_SEEN.labels)
+    age = GaugeMetricFamily(PREFIX + NODE_AGE.name, NODE_AGE.help, labels=NODE_AGE.labels)
+    for tier in tiers:
+        for entry in (tier.get("roll_call") or {}).get("nodes", ()):
+            seen.add_metric([tier["name"], entry["node"]], float(entry["presence"] == "here"))
+            if entry["age_s"] is not None:
+                age.add_metric([tier["name"], entry["node"]], entry["age_s"])
+    return seen, age

@@ -10,7 +10,8 @@ from typing import Any
 
 from kveik.engine.metrics import Metric, MetricsSnapshot
 from kveik.errors import EngineError
-from kveik.fleet.report import EngineReport, PartReport, TierReport
+from kveik.fleet.report import EngineReport, PartReport, SightReport, TierReport
+from kveik.fleet.sharing import HERE
 from kveik.supervise.messages import ProcessView
 from kveik.watchdog.verdict import Verdict
 
@@ -89,10 +90,21 @@ def tier_reports(
             bytes_max=tier.get("capacity_bytes") or None,
             read_bytes_s=rate(tier["name"], "get"),
             write_bytes_s=rate(tier["name"], "put"),
+            sights=_sights(tier.get("roll_call") or {}),
         )
         for tier in state.get("tiers", ())
     )
     return (first, *lower)
+
+
+def _sights(roll_call: Mapping[str, Any]) -> tuple[SightReport, ...]:
+    """Whom the agent sees in a shared tier; only of those that it does not see it is told why."""
+    return tuple(
+        SightReport(
+            node=entry["node"], presence=entry["presence"], told="" if entry["presence"] == HERE else entry["told"]
+        )
+        for entry in roll_call.get("nodes", ())
+    )
 
 
 def _tier_state(tier: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,6 +166,33 @@ def test_a_tier_that_lost_everything_is_fenced_and_comes_back_by_itself(tmp_path
         wait_until(lambda: agent.lower.stats()[0]["breaker"] == "closed", "it is used again", 60.0)
         assert agent.lower.stats()[0]["outages"]
     assert not [file for file in tier.rglob(f"*{PROBE_NAMESPACE.hex()}*") if file.is_file()]
+
+
+def test_two_nodes_on_one_folder_see_each_other_and_leave_nothing_there(tmp_path: Path) -> None:
+    tier = tmp_path / "tier"
+
+    def sees(agent: NodeAgent) -> list[tuple[str, str]]:
+        roll_call: Any = agent.lower.stats()[0]["roll_call"]
+        return [(entry["node"], entry["presence"]) for entry in roll_call["nodes"]]
+
+    given: dict[str, Any] = {"probe_period_s": 0.1, "fleet": "f", "nodes": "n0,n1"}
+    given["filesystem"] = str(tier)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    one_node = running_agent(tmp_path / "a", node="n0", **given)
+    with one_node as one, running_agent(tmp_path / "b", node="n1", **given) as two:
+        both = [("n0", "here"), ("n1", "here")]
+        wait_until(lambda: sees(one) == sees(two) == both, "each sees both", 60.0)
+    assert not [file for file in tier.rglob(f"*{PROBE_NAMESPACE.hex()}*") if file.is_file()]
+
+
+def test_a_node_without_a_name_is_seen_by_itself_alone(tmp_path: Path) -> None:
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier"), probe_period_s=60.0) as agent:
+        roll_call: Any = agent.lower.stats()[0]["roll_call"]
+        (entry,) = roll_call["nodes"]
+        assert str(tmp_path) in entry["node"]
+    with running_agent(tmp_path, filesystem=str(tmp_path / "tier")) as agent:
+        assert agent.lower.stats()[0]["roll_call"] is None, "it is off"
 
 
 def test_only_wanted_blocks_go_down_where_that_is_set(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kveik.cli import main
 from kveik.cli.stats import size_text, tables
 from kveik.store import filesystem
-from tests.agents import running_agent
+from tests.agents import running_agent, wait_until
 
 
 def test_the_state_is_printed_as_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,6 +35,19 @@ def test_the_state_is_printed_as_json(tmp_path: Path, capsys: pytest.CaptureFixt
     with running_agent(tmp_path):
         assert main.main(["stats", "--json", "--socket", str(tmp_path / "agent.sock")]) == 0
     assert json.loads(capsys.readouterr().out)["arena"]["blocks"] == 0
+
+
+def test_whom_a_node_sees_in_a_shared_tier_is_shown(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"probe_period_s": 0.1, "node": "n0", "nodes": "n1"}
+    given["filesystem"] = str(tmp_path / "tier")
+    with running_agent(tmp_path, **given) as agent:
+
+        def shown() -> list[list[str]]:
+            (table,) = [table for table in tables(agent.service.state()) if table.title == "roll call"]
+            return [[str(cell) for cell in column.cells] for column in table.columns[:3]]
+
+        wait_until(lambda: shown()[2][1] == "here", "the node sees itself")
+        assert shown()[:2] == [["filesystem", "filesystem"], ["n1", "n0"]]
 
 
 def test_no_agent_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,13 @@ def test_own_commands_read_the_same_file_and_keep_their_things_in_the_nodes_fold
     assert parts["agent"].readiness == Readiness("socket", "/s/local/agent.sock")
 
 
+def test_an_agent_is_told_who_else_of_the_fleet_has_one(tmp_path: Path) -> None:
+    text = TWO_NODES + '[[launch]]\nname = "b"\nnode = "n0"\nshared_cache = false\n'
+    words = command(parts_of(tmp_path, text, node="n1")["agent"])
+    assert words[-3:] == ["--fleet=kveik", "--node=n1", "--nodes=n0,n1"]
+    assert command(parts_of(tmp_path)["agent"])[-2:] == ["--node=local", "--nodes=local"]
+
+
 def test_places_that_are_set_are_used(tmp_path: Path) -> None:
     text = '[agent]\nsocket = "/run/a.sock"\narena = "/dev/shm/mine"\n[router]\nregistry_file = "/r/fleet.json"\n'
     parts = parts_of(tmp_path, text)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kveik.breaker import Breaker, BreakerPolicy
-from kveik.fleet.report import EngineReport, EventReport, NodeReport, PartReport, TierReport
+from kveik.fleet.report import EngineReport, EventReport, NodeReport, PartReport, SightReport, TierReport
 from kveik.fleet.status import EventLine, FleetStatus, History, Measured, RouterStatus
 from kveik.router.engines import EngineView
 from kveik.router.fleet_status import (
@@ -154,6 +154,19 @@ def test_parts_and_tiers_that_are_not_as_they_should_be_are_troubles() -> None:
         "tier filesystem on node n0 is not on: breaker is open",
     )
     assert len(shown.nodes[0].parts) == 3
+
+
+def test_a_tier_that_nodes_only_seem_to_share_is_a_trouble() -> None:
+    def tier(**sees: str) -> tuple[TierReport, ...]:
+        sights = tuple(SightReport(node=node, presence=presence) for node, presence in sees.items())
+        return (TierReport(name="redis", state="on", sights=sights),)
+
+    shown = status(
+        [view()],
+        heard(said(), tiers=tier(n0="here", n1="never")),
+        heard(node="n1", tiers=tier(n0="here", n1="here")),
+    )
+    assert shown.troubles == ("node n0 does not find in tier redis what node n1 puts there: it is not shared",)
 
 
 def test_an_engine_in_trouble_is_not_told_a_second_time_as_a_process() -> None:

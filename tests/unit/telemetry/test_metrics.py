@@ -12,6 +12,11 @@ STATE = {
     "tiers": [{
         "name": "filesystem", "blocks": 7, "bytes": 700, "read_only": True, "stuck_threads": 1, "breaker": "open",
         "state": "opening",
+    }, {
+        "name": "redis", "blocks": 1, "bytes": 1, "read_only": False, "stuck_threads": 0, "breaker": "closed",
+        "state": "ready", "roll_call": {"node": "n0", "nodes": [
+            {"node": "n0", "presence": "here", "age_s": 3.0}, {"node": "n1", "presence": "never", "age_s": None},
+        ]},
     }],
 }  # fmt: skip
 
@@ -67,6 +72,10 @@ def test_the_state_becomes_gauges_when_asked() -> None:
     assert values[PREFIX + 'tier_read_only{tier="filesystem"}'] == 1
     assert values[PREFIX + 'tier_breaker_open{tier="filesystem"}'] == 1
     assert values[PREFIX + 'tier_out{tier="filesystem"}'] == 1
+    assert values[PREFIX + 'tier_node_seen{node="n0",tier="redis"}'] == 1
+    assert values[PREFIX + 'tier_node_seen{node="n1",tier="redis"}'] == 0
+    assert values[PREFIX + 'tier_node_age_seconds{node="n0",tier="redis"}'] == 3
+    assert PREFIX + 'tier_node_age_seconds{node="n1",tier="redis"}' not in values
 
 
 def test_every_metric_has_one_row_with_help() -> None:

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kveik.engine.metrics import parse_metrics
+from kveik.fleet.report import SightReport
 from kveik.supervise.messages import ProcessView
 from kveik.watchdog.reporting import Reading, engine_report, part_reports, tier_reports
 from kveik.watchdog.verdict import Condition, Verdict
@@ -140,6 +141,19 @@ def test_of_another_agent_than_before_no_rates_are_known() -> None:
 def test_a_tier_that_does_not_serve_says_why(entries: dict[str, object], state: str) -> None:
     tier = {"name": "filesystem", "state": "ready", "breaker": "closed", "read_only": False, **entries}
     assert tier_reports(agent_state(tiers=[tier]))[1].state == state
+
+
+def test_whom_an_agent_sees_in_a_shared_tier_is_told_with_the_reason_why_not() -> None:
+    entries = [
+        {"node": "n0", "presence": "here", "told": "its block is there", "age_s": 1.0},
+        {"node": "n1", "presence": "never", "told": "its block was never there", "age_s": None},
+    ]
+    tier = {"name": "redis", "state": "ready", "breaker": "closed", "roll_call": {"node": "n0", "nodes": entries}}
+    assert tier_reports(agent_state(tiers=[tier]))[1].sights == (
+        SightReport(node="n0", presence="here"),
+        SightReport(node="n1", presence="never", told="its block was never there"),
+    )
+    assert tier_reports(agent_state(tiers=[{**tier, "roll_call": None}]))[1].sights == ()
 
 
 def test_parts_are_told_as_their_supervisor_sees_them() -> None:
