@@ -5,6 +5,7 @@ fed with and how their acts are carried out. Whatever is done is told as an even
 """
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ from kveik.watchdog.warm_up import WarmedUp, warm_up
 
 logger = logging.getLogger("kveik.watchdog")
 
+#: An engine that starts is looked at that often at least.
+_STARTING_LOOK_S = 0.25
 #: Acts of one look, in case the rules should ever turn in circles.
 _ACTS_MAX = 8
 #: What an engine says of itself is asked for this often at most; its adapters may change.
@@ -143,8 +146,13 @@ class Watch:
 
     # -- looking ------------------------------------------------------------------------------
 
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether it starts, and users may be waiting for its first answer."""
+        return self.healing.stage in (Stage.NEW, Stage.RESTARTING) and self.verdict.condition is Condition.STARTING
+
     def _look(self, facts: Supervised) -> None:
-        if self.healing.stage in (Stage.NEW, Stage.RESTARTING) and self.verdict.condition is Condition.STARTING:
+        if self._is_awaited:
             self.eyes.hurry()
         self._history.append(self.eyes.look(facts.pids))
         oldest_s = self._history[-1].at_s - history_s(self._settings)
@@ -365,7 +373,7 @@ class Watch:
     def _keep_door(self) -> float:
         for line in self.door.keep(self._ward.views()):
             logger.info("%s", line)
-        return look_period_s(self._settings)
+        return min(look_period_s(self._settings), _STARTING_LOOK_S if self._is_awaited else math.inf)
 
     def _said(self) -> EngineAnnouncement | None:
         """The engine's announcement, asked for now; None if it does not answer or is not announced."""
