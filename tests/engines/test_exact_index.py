@@ -19,7 +19,8 @@ from kveik.errors import EngineStartError
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
 from kveik.router.app import RouterApp, running_router
-from kveik.router.parity import KINDS, SAME
+from kveik.router.parity import SAME
+from kveik.router.parity_bodies import KINDS
 from tests.engines.engine import BOOT_S, EngineDiedError, core_of, last_words
 from tests.model_folders import TELLING
 from tests.unit.router.rig import run, until

@@ -10,30 +10,40 @@ from typing import TYPE_CHECKING
 from kveik.errors import ConfigError, DoctorError
 
 if TYPE_CHECKING:
-    from kveik.doctor.check import Context
+    from collections.abc import Sequence
+
+    from kveik.doctor.check import Check, Context
+    from kveik.doctor.fleet_view import Fleet
     from kveik.doctor.running import Answer
 
 HELP = "look for what keeps a fleet from being of use, and say what to do"
 
 EPILOG = """\
-  kveik doctor                                    all checks
+  kveik doctor                                    all checks, of the fleet in kveik.toml if that is here
   kveik doctor --list                             which there are
+  kveik doctor --config kveik.toml --node n1      a fleet, before its start or while it runs
+  kveik doctor hashes --engine URL --engine URL   engines of which only the addresses are known
+  kveik doctor etcd --config A --config B         files of several nodes: this node's first
   kveik doctor versions --python /venv/bin/python whether the engines' packages go together, and were not patched
   pip freeze | kveik doctor versions --from -     the same of a list; the name of an image will do, too
   kveik doctor environment --pid 1234             what the variables of a running engine do
   kveik doctor environment --from engine.env      the same of lines NAME=VALUE
 
-Nothing is changed. Each check has a time limit. What cannot be known is called unknown.
+Nothing is changed. Each check has a time limit. What cannot be known is called unknown. Engines are sent a few prompts
+under a salt of their own; KVEIK_ENGINE_API_KEY is the key that is shown to them.
 
 exit codes:
   0  nothing is wrong, as far as can be known
   1  something is wrong: the report says what to do
-  2  wrong use: no such check, or --from does not go with what was asked
+  2  wrong use: no such check, no such fleet, or --from does not go with what was asked
   3  a check could not be carried out
 """
 
 WELL, WRONG, WRONG_USE, NOT_DONE = 0, 1, 2, 3
 _ASCEND = "/usr/local/Ascend"
+_DEFAULT_CONFIG = Path("kveik.toml")
+_PACKAGES = ("packaging", "zmq")
+_ENGINE_KEY = "KVEIK_ENGINE_API_KEY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,56 +53,121 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("check", nargs="*", metavar="CHECK", help="which checks (all)")
     parser.add_argument("--group", default="", metavar="GROUP", help="only the checks of a group")
     parser.add_argument("--list", action="store_true", help="say which checks there are, and end")
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="the engines' interpreter (this one)")
-    parser.add_argument(
+    parser.add_argument("--json", action="store_true", help="print the answers as one JSON list")
+    fleet = parser.add_argument_group("the fleet")
+    fleet.add_argument(
+        "--config", type=Path, action="append", default=[], metavar="FILE",
+        help=f"its configuration, this node's first ({_DEFAULT_CONFIG} if it is here)",
+    )  # fmt: skip
+    fleet.add_argument("--node", default="", metavar="NAME", help="which of its nodes this machine is")
+    fleet.add_argument("--router", action="append", default=[], metavar="URL", help="a router; for each of several")
+    fleet.add_argument("--engine", action="append", default=[], metavar="URL", help="an engine; for each of several")
+    fleet.add_argument("--token-file", default="", metavar="FILE", help="file with the routers' admission token")
+    where = parser.add_argument_group("what is looked at without a fleet, or beside it")
+    where.add_argument("--python", default="", metavar="PATH", help="the interpreter of the engines (this one)")
+    where.add_argument(
         "--from", dest="source", metavar="FILE", help="read a list instead of looking here; -: from a pipe"
     )
-    parser.add_argument("--pid", type=int, default=0, metavar="PID", help="look at the environment of this process")
-    parser.add_argument("--ascend", type=Path, default=Path(_ASCEND), metavar="DIR", help=f"where CANN is ({_ASCEND})")
-    parser.add_argument("--json", action="store_true", help="print the answers as one JSON list")
+    where.add_argument(
+        "--folder", type=Path, action="append", default=[], metavar="DIR", help="a shared folder; two must be one"
+    )
+    where.add_argument("--pid", type=int, default=0, metavar="PID", help="look at the environment of this process")
+    where.add_argument("--ascend", type=Path, default=Path(_ASCEND), metavar="DIR", help=f"where CANN is ({_ASCEND})")
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask, print, and say by the exit code what came of it."""
     try:
+        from kveik.diagnose.all_checks import ALL_CHECKS
         from kveik.doctor.checks import chosen_checks
-        from kveik.doctor.running import run_checks
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "packaging":
+        if (error.name or "").partition(".")[0] not in _PACKAGES:
             raise
-        print("kveik doctor: the package `packaging` is missing: pip install 'kveik[doctor]'", file=sys.stderr)
+        print(f"kveik doctor: the package `{error.name}` is missing: pip install 'kveik[doctor]'", file=sys.stderr)
         return NOT_DONE
     try:
-        checks = chosen_checks(args.check, args.group)
+        checks = chosen_checks(args.check, args.group, ALL_CHECKS)
+        if args.list:
+            return _list(checks)
+        fleet = _fleet(args)
+        checks = _possible(checks, args, fleet)
         if args.source and len(checks) > 1:
             raise ConfigError("--from says something to one check: name it")
-        context = _context(args)
+        context = _context(args, fleet)
     except ConfigError as error:
         print(f"kveik doctor: {error}", file=sys.stderr)
         return WRONG_USE
     except DoctorError as error:
         print(f"kveik doctor: {error}", file=sys.stderr)
         return NOT_DONE
-    if args.list:
-        width = max(len(check.name) for check in checks)
-        print("\n".join(f"{check.name:<{width}}  {check.group}: {check.question}" for check in checks))
-        return WELL
-    answers = []
-    for answer in run_checks(checks, context):
-        answers.append(answer)
-        if not args.json:
-            _show(answer)
-    if args.json:
-        from kveik.doctor.check_report import values_of
+    return _ask(checks, context, as_json=args.json)
 
+
+def _ask(checks: "Sequence[Check]", context: "Context", *, as_json: bool) -> int:
+    """Run them, and show each as soon as it has answered."""
+    from kveik.doctor.check_report import text_of, values_of
+    from kveik.doctor.running import run_checks
+
+    answers: list[Answer] = []
+    for check in checks:
+        if sys.stderr.isatty():
+            print(f"looking: {check.question}", end="\r", file=sys.stderr, flush=True)
+        answers += run_checks([check], context)
+        if sys.stderr.isatty():
+            print("\x1b[K", end="", file=sys.stderr, flush=True)
+        if not as_json:
+            print("\n".join(text_of(answers[-1])), flush=True)
+    if as_json:
         print(json.dumps(values_of(answers), ensure_ascii=False))
-    return _code(answers)
+    outcomes = {answer.verdict.outcome.value for answer in answers}
+    return WRONG if "wrong" in outcomes else NOT_DONE if "not done" in outcomes else WELL
 
 
-def _context(args: argparse.Namespace) -> "Context":
+def _list(checks: "Sequence[Check]") -> int:
+    width = max(len(check.name) for check in checks)
+    print("\n".join(f"{check.name:<{width}}  {check.group}: {check.question}" for check in checks))
+    return WELL
+
+
+def _possible(checks: "list[Check]", args: argparse.Namespace, fleet: "Fleet | None") -> "list[Check]":
+    """Without a fleet those that need none. Raises ConfigError for one that was named."""
+    needy = [check.name for check in checks if check.needs_fleet]
+    if fleet is not None or not needy:
+        return checks
+    where = "say which, with --config FILE, --router URL or --engine URL"
+    if needy[0] in args.check or len(needy) == len(checks):
+        raise ConfigError(f"{needy[0]} looks at a fleet: {where}")
+    if not args.source:
+        print(f"kveik doctor: {len(needy)} checks look at a fleet and are left out: {where}", file=sys.stderr)
+    return [check for check in checks if not check.needs_fleet]
+
+
+def _fleet(args: argparse.Namespace) -> "Fleet | None":
+    """What was named; None if nothing was. Raises ConfigError."""
+    from kveik.diagnose.described import Named, described_fleet
+    from kveik.doctor.fleet_view import Fleet
+    from kveik.router.fleet_api import read_token
+
+    configs = args.config
+    if not configs and not (args.router or args.engine or args.source) and _DEFAULT_CONFIG.is_file():
+        configs = [_DEFAULT_CONFIG]
+    if missing := [str(file) for file in configs if not file.is_file()]:
+        raise ConfigError(f"there is no {missing[0]}")
+    if not configs and not args.router and not args.engine:
+        return None
+    described = described_fleet(Named(configs, args.node, args.router, args.engine), os.environ)
+    token_file = args.token_file or described.router.admission_token_file
+    read_token(token_file, os.environ)  # said now if it cannot be read
+    key = os.environ.get(_ENGINE_KEY, "")
+    return Fleet(described, api_key=key, token=lambda: read_token(token_file, os.environ))
+
+
+def _context(args: argparse.Namespace, fleet: "Fleet | None") -> "Context":
     from kveik.doctor.check import Context
 
-    return Context(args.python, os.environ, _pasted(args.source), args.pid, args.ascend)
+    configured = [engine.python for engine in fleet.described.here if engine.python] if fleet else []
+    python = args.python or next(iter(configured), sys.executable)
+    return Context(python, os.environ, _pasted(args.source), args.pid, args.ascend, fleet, tuple(args.folder))
 
 
 def _pasted(source: str | None) -> str | None:
@@ -102,14 +177,3 @@ def _pasted(source: str | None) -> str | None:
         return sys.stdin.read() if source == "-" else Path(source).read_text(encoding="utf8", errors="replace")
     except OSError as error:
         raise DoctorError(f"cannot read {source}: {error.strerror or error}") from error
-
-
-def _show(answer: "Answer") -> None:
-    from kveik.doctor.check_report import text_of
-
-    print("\n".join(text_of(answer)), flush=True)
-
-
-def _code(answers: "list[Answer]") -> int:
-    outcomes = {answer.verdict.outcome.value for answer in answers}
-    return WRONG if "wrong" in outcomes else NOT_DONE if "not done" in outcomes else WELL

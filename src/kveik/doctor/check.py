@@ -1,9 +1,12 @@
-"""What a check of the doctor is: a question, and an answer with evidence, verdict and remedy. Pure."""
+"""What a check of the doctor is: a question, and an answer with evidence, verdict and remedy."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+
+from kveik.doctor.fleet_view import Fleet
+from kveik.errors import DoctorError
 
 
 class Outcome(Enum):
@@ -49,6 +52,7 @@ class Context:
 
     ``python``: the interpreter of the engines. ``pasted``: text that somebody gave instead of a look at this machine.
     ``pid``: a process whose environment is looked at, 0 for our own. ``ascend``: the folder that CANN is installed in.
+    ``fleet``: None if none was named. ``folders``: of a shared store, as somebody named them.
     """
 
     python: str
@@ -56,14 +60,27 @@ class Context:
     pasted: str | None = None
     pid: int = 0
     ascend: Path = field(default=Path("/usr/local/Ascend"))
+    fleet: Fleet | None = None
+    folders: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question of the doctor. ``run`` raises :class:`kveik.errors.KveikError` if it cannot be answered."""
+    """One question of the doctor. ``run`` raises :class:`kveik.errors.KveikError` if it cannot be answered.
+
+    ``needs_fleet``: it says something of a fleet only, so it is left out where none is named.
+    """
 
     name: str
     group: str
     question: str
     run: Callable[[Context], Verdict]
     limit_s: float
+    needs_fleet: bool = False
+
+
+def fleet_of(context: Context) -> Fleet:
+    """The fleet that was named. Raises :class:`DoctorError` if none was."""
+    if context.fleet is None:
+        raise DoctorError("no fleet was named: --config FILE, --router URL or --engine URL")
+    return context.fleet

@@ -1,7 +1,7 @@
 """The check ``environment``: whether the variables that are set do what they should."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -37,16 +37,41 @@ class _Seen:
 
 
 def check_environment(context: Context) -> Verdict:
-    """Look, or read what was pasted, and judge. Raises :class:`kveik.errors.DoctorError`."""
+    """Look, or read what was pasted, and judge: of a fleet the engines here. Raises :class:`DoctorError`."""
     versions = read_versions()
     seen = _look(context, versions)
     table = _table_for(seen, read_environment_table())
+    engines = _of_engines(context)
+    if not engines:
+        return Verdict(_evidence(seen, table, versions), _points(seen, table, versions))
+    evidence: list[str] = []
+    points: list[Point] = []
+    for name, environ in engines.items():
+        one = replace(seen, whose=f"the environment of {name}", environ=environ)
+        evidence += _evidence(one, table, versions)[:2]
+        points += [replace(point, about=f"{point.about} of {name}") for point in _points(one, table, versions)]
+    return Verdict([*evidence, *_evidence(seen, table, versions)[2:]], points)
+
+
+def _of_engines(context: Context) -> Mapping[str, Mapping[str, str]]:
+    """What the engines of this machine were started with, or will be; none where something else was asked for."""
+    if context.fleet is None or context.pid or context.pasted is not None:
+        return {}
+    running = {engine.name: engine.environ for engine in context.fleet.view().engines if engine.environ is not None}
+    configured = {engine.name: engine.environment for engine in context.fleet.described.here}
+    return {**{name: {**context.environ, **environ} for name, environ in configured.items() if environ}, **running}
+
+
+def _points(seen: _Seen, table: EnvironmentTable, versions: VersionTable) -> list[Point]:
     points = [*_dead_points(seen), *judge_environment(seen.environ, seen.installed, table, versions)]
+    return [point for point in points if not _said_twice(point, seen.dead)]
+
+
+def _evidence(seen: _Seen, table: EnvironmentTable, versions: VersionTable) -> list[str]:
     told = {variable.name for variable in table.variable}
     count = sum(name in told or family_of(name, table) is not None for name in seen.environ)
     read_by = ", ".join(f"{versions.title(name)} {version}" for name, version in seen.installed.items())
-    evidence = [seen.whose, f"{count} variables that parts of a fleet read", f"read by {read_by or 'unknown versions'}"]
-    return Verdict(evidence, [point for point in points if not _said_twice(point, seen.dead)])
+    return [seen.whose, f"{count} variables that parts of a fleet read", f"read by {read_by or 'unknown versions'}"]
 
 
 def _look(context: Context, versions: VersionTable) -> _Seen:

@@ -5,11 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kveik.cli.main import main
+from tests.fleets import SimFleet
+from tests.routers import SimProcess
 
 WRONG = "vllm-ascend 0.30.0rc2\nvllm 0.32.0\n"
 WELL = "kveik 0.1.0\nvllm 0.32.0\n"
@@ -43,7 +46,9 @@ def test_a_list_may_come_from_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_the_checks_are_listed_with_their_questions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--list"]) == 0
-    assert "versions" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "versions" in shown
+    assert "engines: do all engines of a model give a prompt the same block hashes?" in shown
 
 
 def test_what_cannot_be_asked_is_said(pasted: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +88,7 @@ def test_one_text_cannot_answer_two_questions(pasted: Path, capsys: pytest.Captu
     assert main(["doctor", "--from", str(pasted)]) == 2
     assert "name it" in capsys.readouterr().err
     assert main(["doctor", "--group", "settings", "--from", str(pasted)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_process_that_is_not_there_cannot_be_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,11 +96,52 @@ def test_a_process_that_is_not_there_cannot_be_looked_at(capsys: pytest.CaptureF
     assert "not done: environment: cannot read" in capsys.readouterr().out
 
 
-def test_all_checks_run_where_none_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_all_checks_that_need_no_fleet_run_where_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name != "PATH"]:
         monkeypatch.delenv(name)
     assert main(["doctor", "--json"]) == 0
-    answers = json.loads(capsys.readouterr().out)
-    assert [answer["check"] for answer in answers] == ["versions", "environment"]
+    shown = capsys.readouterr()
+    answers = {answer["check"] for answer in json.loads(shown.out)}
+    assert {"versions", "environment"} <= answers
+    assert "hashes" not in answers
+    assert "checks look at a fleet and are left out: say which" in shown.err
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Two simulated engines, as arguments."""
+    folder = tmp_path_factory.mktemp("engines")
+    with SimProcess(folder) as one, SimProcess(folder) as two:
+        yield ["--engine", one.url, "--engine", two.url]
+
+
+def test_engines_are_enough_of_a_fleet(engines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--group", "engines", "--json", *engines]) == 0
+    answers = {answer["check"]: answer["outcome"] for answer in json.loads(capsys.readouterr().out)}
+    assert answers["answers"] == answers["prefix-caching"] == answers["rendering"] == "well"
+    assert answers["connector"] == "unknown"  # nobody said whether they should have one
+
+
+def test_a_file_in_this_folder_is_the_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SimFleet(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "start", "answers", "ports", "memory", "--json"]) == 0
+    answers = {answer["check"]: answer["outcome"] for answer in json.loads(capsys.readouterr().out)}
+    assert answers == {"answers": "unknown", "memory": "well", "start": "well", "ports": "unknown"}
+
+
+def test_a_check_of_a_fleet_needs_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "hashes"]) == 2
+    assert "hashes looks at a fleet: say which" in capsys.readouterr().err
+    assert main(["doctor", "--group", "engines"]) == 2
+    assert main(["doctor", "--config", "nowhere.toml"]) == 2
+    assert "there is no nowhere.toml" in capsys.readouterr().err
+    assert main(["doctor", "answers", "--engine", "ftp://x"]) == 2

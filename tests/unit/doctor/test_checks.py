@@ -21,7 +21,7 @@ def test_checks_are_chosen_by_name_by_group_or_all() -> None:
 
 
 def test_what_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match="no check 'weather', expected some of versions, environment"):
+    with pytest.raises(ConfigError, match="no check 'weather', expected some of versions, environment, answers"):
         chosen_checks(["weather"])
     with pytest.raises(ConfigError, match="no group 'sky'"):
         chosen_checks([], "sky")

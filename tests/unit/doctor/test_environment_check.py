@@ -11,7 +11,10 @@ import pytest
 import kveik
 from kveik.doctor.check import Context, Outcome, Verdict
 from kveik.doctor.environment_check import check_environment
+from kveik.doctor.fleet_described import DescribedEngine, DescribedFleet
+from kveik.doctor.fleet_view import FleetView, SeenEngine
 from kveik.errors import DoctorError
+from tests.unit.doctor.paper_fleet import PaperFleet
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,19 @@ def test_a_process_is_looked_at_by_its_number() -> None:
     assert about(verdict, Outcome.WRONG) == ["VLLM_USE_V1"]
     with pytest.raises(DoctorError, match="4194999"):
         looked({}, pid=4194999)
+
+
+def test_of_a_fleet_the_engines_here_are_looked_at_as_they_were_or_will_be_started() -> None:
+    url = "http://127.0.0.1:1"
+    configured = DescribedEngine("a", url, environment={"VLLM_USE_V1": "1"})
+    running = SeenEngine(DescribedEngine("b", url), environ={"HCCL_DETERMINISTIC": "1"})
+    view = FleetView((SeenEngine(configured, trouble="refused"), running), (), None)
+    fleet = PaperFleet(DescribedFleet("paper", (configured,)), view)
+    verdict = check_environment(Context("/nonexistent", {"PATH": "/bin"}, fleet=fleet))
+    assert about(verdict, Outcome.WRONG) == ["VLLM_USE_V1 of a", "HCCL_DETERMINISTIC of b"]
+    assert "the environment of b" in verdict.evidence
+    own = check_environment(Context("/nonexistent", {"VLLM_USE_V1": "1"}, pid=os.getpid(), fleet=fleet))
+    assert f"the environment of process {os.getpid()}" in own.evidence
 
 
 def test_values_of_variables_that_nobody_asked_about_are_not_repeated() -> None:

@@ -16,7 +16,8 @@ from kveik.fleet.client import FleetClient
 from kveik.router import exact_routing
 from kveik.router.exactness import Exactness, Predictions
 from kveik.router.model_folder import Rendering
-from kveik.router.parity import DIFFERS, KINDS, SAME, UNKNOWN, Verdict
+from kveik.router.parity import DIFFERS, SAME, UNKNOWN, Verdict
+from kveik.router.parity_bodies import KINDS
 from tests.model_folders import CHATML, make_model_folder
 from tests.unit.router.exact_rig import (
     MODEL,

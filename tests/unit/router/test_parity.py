@@ -12,7 +12,6 @@ from kveik.config import SimEngineSettings
 from kveik.router.model_folder import Rendering
 from kveik.router.parity import (
     DIFFERS,
-    KINDS,
     NOT_OFFERED,
     SAME,
     UNKNOWN,
@@ -21,6 +20,7 @@ from kveik.router.parity import (
     first_difference,
     verdict,
 )
+from kveik.router.parity_bodies import KINDS
 from kveik.router.tokenizer import TokenizerFiles
 from kveik.router.upstream import EnginePool
 from kveik.simulate.server import SimServer
