@@ -16,11 +16,16 @@ from kveik.doctor.fleet_etcd import check_etcd
 from kveik.doctor.fleet_hash_check import check_hashes
 from kveik.doctor.fleet_memory import check_huge_pages, check_memory
 from kveik.doctor.fleet_rendering import check_rendering
+from kveik.doctor.mount_check import check_mount
+from kveik.doctor.store_check import check_stores
+from kveik.doctor.store_pairs_check import check_pairs
 from kveik.doctor.versions_check import check_versions
 from kveik.errors import ConfigError
 
 #: Long enough for a fleet in which an engine is silent: it is read by whoever asks first.
 _FLEET_S = 120.0
+#: A mount that hangs is waited for several times.
+_MOUNT_S = 90.0
 
 
 def _of_fleet(name: str, group: str, question: str, run: Callable[[Context], Verdict]) -> Check:
@@ -58,6 +63,9 @@ CHECKS: tuple[Check, ...] = (
     _of_fleet(
         "addresses", "network", "can others reach what is configured, and is it this machine's?", check_addresses
     ),
+    _of_fleet("stores", "stores", "does each store keep blocks and serve them to this machine?", check_stores),
+    _of_fleet("pairs", "stores", "does each node find in shared tiers what the others put there?", check_pairs),
+    Check("mount", "stores", "can the folder of the cache be shared, and is it fit for it?", check_mount, _MOUNT_S),
     _of_fleet("memory", "machine", "does what is asked of memory fit into this machine and its limits?", check_memory),
     _of_fleet("huge-pages", "machine", "are there reserved huge pages for those who ask for them?", check_huge_pages),
 )

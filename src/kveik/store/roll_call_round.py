@@ -86,7 +86,7 @@ class RollCallRound:
         (result,) = self._store.put([key], [block], self._deadline())
         self._hold(result, block)
         if not result.ok:
-            self._see(self._own.refused_for(_words(result)))
+            self._see(self._own.refused_for(f"its block was not put, {_words(result)}"))
             return
         self.calls.put_s = self._clock.monotonic()
         if not self._read_own():
