@@ -15,7 +15,11 @@ import pytest
 
 from kveik.agent.node import NodeAgent
 from kveik.clock import Deadline
-from kveik.config import MooncakeSettings, StoreSettings
+from kveik.config import AgentSettings, MooncakeSettings, StoreSettings
+from kveik.doctor.check import Outcome
+from kveik.doctor.store_facts import StoreFacts
+from kveik.doctor.store_judge import judge_store
+from kveik.doctor.store_trial import stores_of, try_store
 from kveik.engine.process import free_port
 from kveik.kv.keys import BlockKey
 from kveik.store.apart import SharedMemory
@@ -23,6 +27,7 @@ from kveik.store.base import BlockResult, Status
 from kveik.store.mooncake import MooncakeStore
 from kveik.store.mooncake_link import MooncakeLink
 from kveik.store.mooncake_master import MasterPage
+from kveik.store.probe_verdict import Verdict
 from tests.agents import (
     MIB,
     NAMESPACE,
@@ -36,6 +41,7 @@ from tests.agents import (
 )
 from tests.blocks import Block, make_block
 from tests.mooncake import Mooncake, open_store, running_mooncake
+from tests.roll_calls import wait_until_each_sees_all
 
 PATIENCE_S = 60.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -128,6 +134,29 @@ def test_what_one_node_stored_the_other_one_hits_also_after_restarts_of_either(n
     b.restart()
     assert b.load(keys) == ["hit"] * 24
     assert a.load(keys) == ["hit"] * 24
+
+
+def test_each_node_sees_in_the_roll_call_that_the_other_is_there(nodes: tuple[Node, Node]) -> None:
+    wait_until_each_sees_all([node.agent for node in nodes], "mooncake")
+
+
+def tried(settings: MooncakeSettings, open_s: float = 30.0) -> StoreFacts:
+    (one,) = stores_of(AgentSettings(), StoreSettings(mooncake=settings))
+    return try_store(one, open_s)
+
+
+def test_the_doctor_tries_the_store_and_finds_a_wrong_address(mooncake: Mooncake) -> None:
+    right = mooncake.settings
+    well = tried(right)
+    assert well.found.verdict is Verdict.SOUND
+    assert {point.outcome for point in judge_store(well, ())} == {Outcome.WELL}
+
+    nobody = tried(replace(right, master=f"127.0.0.1:{free_port()}"))
+    assert "refused" in nobody.refused
+    another = tried(replace(right, master=right.master_http), open_s=3.0)  # somebody answers there, but no master
+    assert another.closed
+    for facts in (nobody, another):
+        assert Outcome.WRONG in {point.outcome for point in judge_store(facts, ())}
 
 
 def test_a_namespace_is_dropped_from_the_store_and_others_stay(nodes: tuple[Node, Node]) -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from kveik.agent.node import NodeAgent
-from kveik.config import StoreSettings
+from kveik.config import AgentSettings, StoreSettings
+from kveik.doctor.store_trial import stores_of, try_store
 from kveik.kv.keys import BlockKey
 from kveik.records import OutageRecord, Record
 from kveik.store import opening
+from kveik.store.probe_verdict import Verdict
 from tests.agents import connected, load_blocks, settings_in, some_keys, store_blocks, wait_until
 from tests.redis_server import RedisServer, running_redis
+from tests.roll_calls import wait_until_each_sees_all
 
 #: What may stand between a call and its answer on a machine that is busy.
 LONG_S = 60.0
@@ -87,6 +90,17 @@ def test_what_one_node_stored_the_other_one_hits_also_after_restarts_of_either(n
     a.restart()
     assert a.load(keys) == ["hit"] * 40
     assert a.tier["state"] == "ready"
+
+
+def test_each_node_sees_in_the_roll_call_that_the_other_is_there(nodes: tuple[Node, Node]) -> None:
+    wait_until_each_sees_all([node.agent for node in nodes], "redis")
+
+
+def test_the_doctor_tries_the_store_and_finds_one_that_is_down(server: RedisServer) -> None:
+    (tried,) = stores_of(AgentSettings(), StoreSettings(redis=server.settings(connect_s=5.0)))
+    assert try_store(tried).found.verdict is Verdict.SOUND
+    server.kill()
+    assert "refused" in try_store(tried).refused
 
 
 def test_a_killed_server_costs_misses_and_one_outage_that_tells_what_was_lost(

@@ -10,10 +10,15 @@ from pathlib import Path
 import pytest
 
 from kveik.agent.node import NodeAgent
+from kveik.config import AgentSettings, StoreSettings, YuanrongSettings
+from kveik.doctor.store_trial import stores_of, try_store
+from kveik.engine.process import free_port
 from kveik.errors import AgentTimeoutError
 from kveik.kv.keys import BlockKey
 from kveik.records import Record, StateRecord
+from kveik.store.probe_verdict import Verdict
 from tests.agents import connected, load_blocks, settings_in, some_keys, store_blocks, wait_until
+from tests.roll_calls import wait_until_each_sees_all
 from tests.yuanrong import Cluster, Worker, running_cluster
 
 #: What may stand between a call and its answer on a machine that is busy.
@@ -108,6 +113,17 @@ def nodes(tmp_path: Path, workers: tuple[Worker, Worker]) -> Iterator[tuple[Node
     with running_node(tmp_path / "a", workers[0], 10) as a, running_node(tmp_path / "b", workers[1], 10) as b:
         b.wait_open()
         yield a, b
+
+
+def test_each_node_sees_in_the_roll_call_that_the_other_is_there(nodes: tuple[Node, Node]) -> None:
+    wait_until_each_sees_all([node.agent for node in nodes], "yuanrong")
+
+
+def test_the_doctor_tries_the_worker_and_finds_an_address_where_there_is_none(workers: tuple[Worker, Worker]) -> None:
+    right, wrong = workers[0].stores, StoreSettings(yuanrong=YuanrongSettings(worker=f"127.0.0.1:{free_port()}"))
+    found = [try_store(tried) for stores in (right, wrong) for tried in stores_of(AgentSettings(), stores)]
+    assert found[0].found.verdict is Verdict.SOUND
+    assert "refused" in found[1].refused
 
 
 def test_what_one_node_stored_hits_on_the_other_also_after_restarts_of_either(nodes: tuple[Node, Node]) -> None:
