@@ -1,5 +1,6 @@
 """The checks ``start`` and ``ports``: whether this node would start as configured, and who listens at its ports."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import psutil
 from kveik.doctor.check import Context, Outcome, Point, Verdict, fleet_of
 from kveik.doctor.fleet_view import listeners
 from kveik.errors import SuperviseError
+from kveik.launch.preflight import Problem
 from kveik.launch.up import Launch, check
 from kveik.supervise.messages import ProcessView, StatusAnswer
 
@@ -26,7 +28,8 @@ def check_start(context: Context) -> Verdict:
     told = f"{len(running)} parts run" if running else "nothing runs"
     evidence = [f"node {launch.node} of {launch.config}: {told}; models, Pythons, memory, sockets, folders, registry"]
     points = [
-        Point(Outcome.WRONG, problem.about, problem.told, "kveik up says the same") for problem in check(launch, status)
+        Point(Outcome.WRONG, problem.about, problem.told, "kveik up says the same")
+        for problem in _without_a_trace(launch, status)
     ]
     return Verdict(evidence, points or [Point(Outcome.WELL, f"node {launch.node}", "nothing stands against a start")])
 
@@ -70,6 +73,17 @@ def launch_of(context: Context) -> Launch | None:
     if described.config is None:
         return None
     return Launch.read(described.config, described.node, context.environ)
+
+
+def _without_a_trace(launch: Launch, status: StatusAnswer | None) -> tuple[Problem, ...]:
+    """What stands against a start. To see whether the node's folder can be made it is made: not by a doctor."""
+    was_there = launch.folder.root.exists()
+    try:
+        return check(launch, status)
+    finally:
+        if not was_there:
+            with contextlib.suppress(OSError):
+                launch.folder.root.rmdir()
 
 
 def _status(launch: Launch) -> StatusAnswer | None:

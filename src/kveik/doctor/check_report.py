@@ -33,6 +33,7 @@ def values_of(answers: Iterable[Answer]) -> list[dict[str, Any]]:
             "group": answer.check.group,
             "question": answer.check.question,
             "outcome": answer.verdict.outcome.value,
+            "took_s": round(answer.took_s, 2),
             "evidence": [redacted(text) for text in answer.verdict.evidence],
             "points": [
                 {

@@ -85,7 +85,7 @@ def _times(one: Timed, told: int) -> Point:
     hit = told >= one.prompt_tokens // 2
     if hit and computing_s < max(_VISIBLE_S, _VISIBLE_SHARE * one.base_s):
         text = f"{told} of {one.prompt_tokens} tokens were hits; the prompt is too short here for times to show it"
-        return Point(Outcome.UNKNOWN if one.busy else Outcome.WELL, one.engine, text, source=times)
+        return Point(Outcome.UNKNOWN, one.engine, text, source=times)
     if one.busy:
         text = f"{one.busy} requests of others run there, so times say nothing"
         return Point(Outcome.UNKNOWN, one.engine, text, "ask again when it is quiet")

@@ -1,6 +1,7 @@
 """Runs checks, each within its time limit."""
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -10,16 +11,19 @@ from kveik.errors import KveikError
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A check and what came of it."""
+    """A check, what came of it, and how long that took."""
 
     check: Check
     verdict: Verdict
+    took_s: float = 0.0
 
 
 def run_checks(checks: Iterable[Check], context: Context) -> Iterator[Answer]:
     """One after the other. A check that takes longer than its limit is left behind and counts as not done."""
     for check in checks:
-        yield Answer(check, _run(check, context))
+        began_s = time.monotonic()
+        verdict = _run(check, context)
+        yield Answer(check, verdict, time.monotonic() - began_s)
 
 
 def _run(check: Check, context: Context) -> Verdict:

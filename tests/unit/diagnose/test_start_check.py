@@ -27,6 +27,7 @@ def test_a_node_that_could_start_is_well(tmp_path: Path) -> None:
     verdict = check_start(context_of(fleet.config))
     assert verdict.outcome is Outcome.WELL, verdict
     assert "nothing runs" in verdict.evidence[0]
+    assert not fleet.launch.folder.root.exists()  # a doctor leaves nothing behind
 
 
 def test_a_port_that_somebody_has_keeps_a_node_from_starting(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_each_check_gets_the_context_and_answers_in_order() -> None:
     assert outcomes(check("a", Outcome.WELL), check("b", Outcome.WRONG)) == {"a": Outcome.WELL, "b": Outcome.WRONG}
     (answer,) = run_checks([check("a", Outcome.WELL)], CONTEXT)
     assert answer.verdict.evidence == ["1"]
+    assert answer.took_s > 0
 
 
 def test_a_check_that_cannot_answer_does_not_keep_the_next_from_it() -> None:
