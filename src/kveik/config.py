@@ -73,6 +73,13 @@ class AgentSettings:
     cascade_bytes_per_s: int = setting(
         0, "Most that is written to each lower tier; 0: as fast as it goes.", unit="bytes/s", minimum=0
     )
+    funnel_requests: int = setting(
+        2048,
+        "Requests of all engines of the node of which is kept what became of their hits: up to 3 KiB each; 0: none.",
+        unit="requests",
+        minimum=0,
+        maximum=65536,
+    )
     admission: str = setting(
         "all",
         "Which blocks go down to lower tiers: all of them, or only those that are computed or asked for a second time; "
@@ -92,13 +99,6 @@ class AgentSettings:
         minimum=0.0,
         maximum=WAIT_MAX_S,
     )
-    metrics_port: int = setting(
-        0, "Port on loopback for Prometheus metrics; 0: none.", unit="port", minimum=0, maximum=65535
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConnectorSettings:
     fleet: str = setting(
         "", "Name of the fleet; nodes of one fleet look for each other in shared tiers. kveik up gives it."
     )
@@ -106,6 +106,13 @@ class ConnectorSettings:
     nodes: str = setting(
         "", "All nodes of the fleet that have an agent, with commas; empty: only this one. kveik up gives them."
     )
+    metrics_port: int = setting(
+        0, "Port on loopback for Prometheus metrics; 0: none.", unit="port", minimum=0, maximum=65535
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConnectorSettings:
     """``[connector]``: inside the engine; keys of ``kv_connector_extra_config``."""
 
     socket: str = setting("", "Socket of the agent; empty: agent.sock in the runtime directory.", unit="path")
@@ -149,6 +156,13 @@ class ConnectorSettings:
     )
     batch_bytes: int = setting(
         32 << 20, "Bytes that one step of a load or save handles; steps overlap.", unit="bytes", minimum=1
+    )
+    funnel_requests: int = setting(
+        512,
+        "Requests of which each engine keeps what became of their hits, for kveik explain request; 0: none.",
+        unit="requests",
+        minimum=0,
+        maximum=65536,
     )
     read_back_every: int = setting(
         0, "Compare every N-th loaded block with what lies in the engine's memory; 0: never.", minimum=0
@@ -416,6 +430,15 @@ class RouterSettings:
     usage_file: str = setting(
         "", "SQLite file in which usage is counted by key and model; empty: since the start only.", unit="path"
     )
+    funnel_requests: int = setting(
+        512, "Requests of which is kept where they went, for kveik explain request; 0: none.",
+        unit="requests", minimum=0, maximum=65536,
+    )  # fmt: skip
+    explain_prompts: int = setting(
+        256, "Prompts of a model of which hashes are kept, for kveik explain prefixes; 0: none.", unit="prompts",
+        minimum=0, maximum=65536,
+    )  # fmt: skip
+    explain_contents: bool = setting(False, "Show there a little of the text at which prompts began to differ.")
     access_log: str = setting(
         "", "Where one JSON line a request goes: a path, - for standard error; empty: nowhere.", unit="path"
     )

@@ -4,7 +4,9 @@ A listener must not raise and must not block: it runs on the thread that did the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+PackedKeys = tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,12 @@ class AdmissionRecord:
 
 @dataclass(frozen=True, slots=True)
 class EvictionRecord:
-    """Blocks that a tier dropped to make room."""
+    """Blocks that a tier dropped to make room. ``keys``: which, in packed form, where the tier says so."""
 
     tier: str
     blocks: int
     bytes: int
+    keys: PackedKeys = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ def generate(llm: LLM, command: dict[str, Any]) -> list[dict[str, Any]]:
     outputs = llm.generate(prompts, params, use_tqdm=False, lora_request=lora)
     return [
         {
+            "request": output.request_id,
             "ids": list(output.outputs[0].token_ids),
             "logprobs": [
                 position[token].logprob

@@ -109,7 +109,7 @@ class Engine:
         return self._answer(ANSWER_S)
 
     def generate(self, *prompts: list[int], tokens: int = 8, salt: str = "", lora: str = "") -> list[dict[str, Any]]:
-        """Answers with ``ids``, ``logprobs``, ``cached`` (tokens) and ``finish`` for each prompt."""
+        """Answers with ``ids``, ``logprobs``, ``cached`` (tokens), ``finish`` and ``request`` (its id) for each."""
         answers: list[dict[str, Any]] = self._ask(
             do="generate", prompts=list(prompts), tokens=tokens, salt=salt, lora=lora
         )

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from kveik.agent import wire
+from kveik.agent.funnel import RequestFunnel
 from kveik.agent.granted_slot import GrantedSlot
 from kveik.agent.protocol import (
     PROTOCOL_VERSION,
@@ -30,6 +31,8 @@ from kveik.agent.protocol import (
     Drop,
     Dropped,
     EngineRates,
+    FindRequests,
+    FoundRequests,
     Grant,
     Granted,
     Hello,
@@ -46,6 +49,7 @@ from kveik.agent.protocol import (
     Settled,
     Stats,
     StatsAnswer,
+    TellRequests,
     Welcome,
 )
 from kveik.clock import Deadline
@@ -258,6 +262,18 @@ class AgentClient:
     def settle(self, connections: Sequence[int]) -> None:
         """Tell the agent that earlier connections of this process write nothing any more."""
         self._send_quietly(Settled(next(self._ids), list(connections)))
+
+    def takes(self, message: str) -> bool:
+        """Whether the agent takes one of :data:`kveik.agent.protocol.LATER_MESSAGES`; an earlier one takes none."""
+        return message in self.welcome.also
+
+    def tell_requests(self, requests: Sequence[RequestFunnel]) -> None:
+        """Tell the agent what became of requests. Does not wait for its answer."""
+        self._send_quietly(TellRequests(next(self._ids), list(requests)))
+
+    def find_requests(self, deadline: Deadline) -> FoundRequests:
+        """The latest requests of the node's engines."""
+        return self._call(FindRequests(next(self._ids)), FoundRequests, deadline)
 
     def drop(self, namespace: bytes, deadline: Deadline) -> int:
         """Delete what the arena holds of one namespace, or all (empty digest), in all tiers; how many blocks."""

@@ -21,8 +21,9 @@ class AgentLink:
 
     ``client`` is the attached client, or None. ``on_attach`` gets each new client before it is
     shown, and may raise :class:`KveikError`, ``OSError`` or ``RuntimeError`` to be asked again with a
-    later one; ``on_detach`` gets one whose connection broke, which the link closes afterwards. Both
-    run on the link's thread. An old arena stays mapped until its last slice is dropped.
+    later one; ``on_detach`` gets one whose connection broke, which the link closes afterwards. ``on_beat``
+    gets the attached one every ``RETRY_MIN_S`` seconds and must not raise. All run on the link's thread.
+    An old arena stays mapped until its last slice is dropped.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class AgentLink:
         prefault: bool = True,
         on_attach: Callable[[AgentClient], None] | None = None,
         on_detach: Callable[[AgentClient], None] | None = None,
+        on_beat: Callable[[AgentClient], None] | None = None,
         listener: Listener = ignore,
     ) -> None:
         self.client: AgentClient | None = None
@@ -44,6 +46,7 @@ class AgentLink:
         )
         self._on_attach = on_attach
         self._on_detach = on_detach
+        self._on_beat = on_beat
         self._listener = listener
         self._stop = threading.Event()
         self._changed = threading.Condition()
@@ -84,6 +87,8 @@ class AgentLink:
             pause_s = RETRY_MIN_S
             while not client.broken.wait(RETRY_MIN_S) and not self._stop.is_set():
                 self._settle(client)
+                if self._on_beat is not None:
+                    self._on_beat(client)
             self._detach(client)
 
     def _attach(self) -> AgentClient | None:

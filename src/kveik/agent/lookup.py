@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kveik.agent.protocol import ABSENT, ARENA, Located, Lookup, TierRate
+from kveik.agent.protocol import ABSENT, ARENA, Located, Lookup, PartlyThere, TierRate
 from kveik.errors import KeyFormatError, ProtocolError
 from kveik.kv.keys import HASH_SIZES, key_prefix
 from kveik.store.tier_rates import TierRate as Rate
@@ -40,8 +40,9 @@ def tier_rate(tier: int, rate: Rate) -> TierRate | None:
 def located(request: Lookup, places: bytearray, rates: Sequence[TierRate] = ()) -> Located:
     """Fold the places of all ranks: absent if one rank lacks the block, else the slowest place."""
     answer: list[bytes] = []
+    partly: list[PartlyThere] = []
     start = 0
-    for _, hashes in request.parts:
+    for part, (_, hashes) in enumerate(request.parts):
         by_rank = [
             places[start + rank * len(hashes) : start + (rank + 1) * len(hashes)] for rank in range(len(request.ranks))
         ]
@@ -50,4 +51,15 @@ def located(request: Lookup, places: bytearray, rates: Sequence[TierRate] = ()) 
             answer.append(bytes(by_rank[0]))
         else:
             answer.append(bytes(0 if ABSENT in ranks else max(ranks) for ranks in zip(*by_rank, strict=True)))
-    return Located(request.id, answer, list(rates))
+            partly += _partly_there(part, answer[-1].find(ABSENT), request.ranks, by_rank)
+    return Located(request.id, answer, list(rates), partly)
+
+
+def _partly_there(
+    part: int, first_absent: int, ranks: Sequence[int], by_rank: Sequence[bytearray]
+) -> list[PartlyThere]:
+    """The first absent block of a part, if only some ranks lack it."""
+    if first_absent < 0:
+        return []
+    lacking = [rank for rank, places in zip(ranks, by_rank, strict=True) if places[first_absent] == ABSENT]
+    return [PartlyThere(part, first_absent, lacking)] if len(lacking) < len(ranks) else []

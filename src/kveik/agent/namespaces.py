@@ -32,6 +32,11 @@ class Namespaces:
         ]
         return is_new, notes[:_NOTES_MAX]
 
+    def all(self) -> list[Namespace]:
+        """All that engines announced, in that order."""
+        with self._lock:
+            return list(self._known.values())
+
     def facts(self, digest: bytes) -> dict[str, str]:
         """The facts of a namespace, or none if no engine announced it to this agent."""
         with self._lock:

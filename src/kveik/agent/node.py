@@ -5,7 +5,9 @@ import os
 import socket
 import threading
 
+from kveik.agent.block_fates import BlockFates
 from kveik.agent.client import default_socket_path
+from kveik.agent.request_book import RequestBook
 from kveik.agent.server import AgentServer
 from kveik.agent.service import AgentService
 from kveik.agent.tally import Tally
@@ -17,10 +19,10 @@ from kveik.records import Listener, Record, StateRecord, ignore
 from kveik.store.arena import Arena
 from kveik.store.arena_file import ArenaRequest, open_arena_file
 from kveik.store.probing import TierProbes
-from kveik.store.tiered import LowerTiers
-
 from kveik.store.roll_call import Roster
 from kveik.store.roll_calling import RollCalls
+from kveik.store.tiered import LowerTiers
+
 #: No store beyond this machine.
 NO_STORES = StoreSettings()
 
@@ -46,6 +48,7 @@ class NodeAgent:
     ) -> None:
         self.socket_path = settings.socket or default_socket_path()
         self.tally = Tally()
+        self._fates = BlockFates(clock)
         self._listener = listener
         self._stop = threading.Event()
         with contextlib.ExitStack() as undo:
@@ -59,9 +62,6 @@ class NodeAgent:
                 deadline_s=settings.tier_deadline_s,
                 clock=clock,
             )
-            self.service = AgentService(
-                self.arena, self.lower,
-                listener=self._tell, tally=self.tally, clock=clock, admission=settings.admission,
             self._roll_calls = RollCalls(
                 self.lower.guards,
                 self._roster(settings),
@@ -70,6 +70,10 @@ class NodeAgent:
                 clock=clock,
             )
             self.lower.tell_more("roll_call", self._roll_calls.plain)
+            self.service = AgentService(
+                self.arena, self.lower,
+                listener=self._tell, tally=self.tally, clock=clock, admission=settings.admission,
+                fates=self._fates, requests=RequestBook(settings.funnel_requests),
             )  # fmt: skip
             self._server = AgentServer(self.service, self.socket_path)
             undo.pop_all()
@@ -79,35 +83,36 @@ class NodeAgent:
         """Serve from now on, in the background."""
         self._prefault.start()
         self._probes.start()
+        self._roll_calls.start()
         self._server.start()
         return self
 
     def close(self) -> None:
-        self._roll_calls.start()
         """Stop serving. Committed blocks stay in the arena for the next agent."""
         self._stop.set()
         self._server.close()
         self._probes.close()
+        self._roll_calls.close()
         self.lower.close()
         if self._prefault.is_alive():  # not if the agent was never started
             self._prefault.join()
         self.arena.close()
-        self._roll_calls.close()
 
     def _tell(self, record: Record) -> None:
         self.tally(record)
+        self._fates(record)
         self._listener(record)
+
+    def _roster(self, settings: AgentSettings) -> Roster:
+        """Who is to be seen in shared tiers. A node without a name is seen by itself alone."""
+        unnamed = f"{socket.gethostname()} {os.path.abspath(self.socket_path)}"
+        return Roster.of(settings.fleet, settings.node or unnamed, settings.nodes)
 
     def _open_arena(self, settings: AgentSettings, clock: Clock) -> Arena:
         path = settings.arena or default_arena_path()
         file = open_arena_file(
             ArenaRequest(path, settings.arena_bytes, settings.slab_bytes, huge_pages=settings.huge_pages)
         )
-    def _roster(self, settings: AgentSettings) -> Roster:
-        """Who is to be seen in shared tiers. A node without a name is seen by itself alone."""
-        unnamed = f"{socket.gethostname()} {os.path.abspath(self.socket_path)}"
-        return Roster.of(settings.fleet, settings.node or unnamed, settings.nodes)
-
         for note in file.notes:
             self._tell(StateRecord("arena file", "expected", "changed", note))
         arena = Arena(file, listener=self._tell, clock=clock)

@@ -21,8 +21,9 @@ Life of a block being read::
     Release(lease) -> Done
 
 Fields that came later have defaults and are left out of account by who does not know them, so agents and engines of
-different age understand each other: without rates an engine loads whatever is there. What changes the meaning of a
-message, or adds one, needs another version, and both sides refuse that in words.
+different age understand each other: without rates an engine loads whatever is there. A message that came later is
+sent only to an agent whose :class:`Welcome` names it. What changes the meaning of a message needs another version,
+and both sides refuse that in words.
 
 Leases end with their connection. The agent may also take back a *read* lease that is older
 than it is willing to wait, so a reader must compare the slot's header page before and after
@@ -32,12 +33,17 @@ A *reserved* slot is never reused before its lease ended or its writer's process
 
 import msgspec
 
+from kveik.agent.funnel import KnownNamespace, RequestFunnel
+
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 16 << 20
 
 #: Places in :class:`Located` and :class:`Grant`: 0 absent, 1 the arena, 2 and up the lower tiers in order.
 ABSENT = 0
 ARENA = 1
+
+#: Messages that came after the first agents of this version: they do not know them, and say so by not naming them.
+LATER_MESSAGES = ("TellRequests", "FindRequests")
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
@@ -66,7 +72,7 @@ class Welcome(Message, frozen=True):
 
     ``places`` names the tiers by place (``places[1]`` is the arena). ``notes`` are things that a
     person should read in the engine's log, for example how this engine's namespace differs from
-    another engine's of the same label.
+    another engine's of the same label. ``also`` names the later messages that this agent takes.
     """
 
     version: int
@@ -74,6 +80,7 @@ class Welcome(Message, frozen=True):
     arena_bytes: int
     places: list[str]
     notes: list[str]
+    also: list[str] = []
 
 
 class TierGain(msgspec.Struct, frozen=True):
@@ -135,14 +142,24 @@ class TierRate(msgspec.Struct, frozen=True, array_like=True):
     waiting_bytes: int = 0
 
 
+class PartlyThere(msgspec.Struct, frozen=True, array_like=True):
+    """A block of a lookup, by part and index in it, that these ranks lack and others have."""
+
+    part: int
+    index: int
+    ranks: list[int]
+
+
 class Located(Message, frozen=True):
     """One byte string a part, one byte a hash: the slowest place over all ranks, 0 if one lacks it.
 
-    ``rates`` are those of the lower tiers among the places, as far as they are known.
+    ``rates`` are those of the lower tiers among the places, as far as they are known. ``partly``: for each part whose
+    first absent block is absent on some ranks only, which those are.
     """
 
     places: list[bytes]
     rates: list[TierRate] = []
+    partly: list[PartlyThere] = []
 
 
 class Read(Message, frozen=True):
@@ -236,6 +253,23 @@ class Drop(Message, frozen=True):
     namespace: bytes
 
 
+class TellRequests(Message, frozen=True):
+    """What became of these requests, as far as their engine knows; one that was told before is replaced."""
+
+    requests: list[RequestFunnel]
+
+
+class FindRequests(Message, frozen=True):
+    """Ask for the latest requests of all engines of the node. For tools."""
+
+
+class FoundRequests(Message, frozen=True):
+    """Answer to FindRequests: the earliest first, and the namespaces that engines announced."""
+
+    requests: list[RequestFunnel]
+    namespaces: list[KnownNamespace]
+
+
 class Stats(Message, frozen=True):
     """Ask for the agent's state."""
 
@@ -247,7 +281,7 @@ class StatsAnswer(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """Answer to Release, Settled and Report; ``count`` is how many blocks were touched."""
+    """Answer to Release, Settled, Report and TellRequests; ``count`` is how many blocks, or requests, were touched."""
 
     count: int = 0
 
@@ -268,5 +302,7 @@ class Refused(Message, frozen=True):
     reason: str
 
 
-Request = Hello | Lookup | Read | Reserve | Commit | Release | Settled | Report | Drop | Stats
-Answer = Welcome | Located | Granted | Reserved | Committed | StatsAnswer | Done | Dropped | Refused
+Request = (
+    Hello | Lookup | Read | Reserve | Commit | Release | Settled | Report | Drop | Stats | TellRequests | FindRequests
+)
+Answer = Welcome | Located | Granted | Reserved | Committed | StatsAnswer | FoundRequests | Done | Dropped | Refused

@@ -11,15 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from kveik.agent.block_fates import FATES_KEPT, BlockFates
 from kveik.agent.cascading import Cascade
 from kveik.agent.engine_books import EngineBooks
+from kveik.agent.funnel import CORRUPT, DROPPED, GIVEN_UP, REFUSED, KnownNamespace
 from kveik.agent.leases import Leases, ReadLease, WriteLease
 from kveik.agent.lookup import located, lookup_keys, tier_rate
+from kveik.agent.missing_block import explain_missing
 from kveik.agent.namespaces import Namespaces
 from kveik.agent.promotion import Outcome, Promoter
 from kveik.agent.protocol import (
     ABSENT,
     ARENA,
+    LATER_MESSAGES,
     PROTOCOL_VERSION,
     Answer,
     Commit,
@@ -27,6 +31,8 @@ from kveik.agent.protocol import (
     Done,
     Drop,
     Dropped,
+    FindRequests,
+    FoundRequests,
     Grant,
     Granted,
     Hello,
@@ -41,8 +47,10 @@ from kveik.agent.protocol import (
     Settled,
     Stats,
     StatsAnswer,
+    TellRequests,
     Welcome,
 )
+from kveik.agent.request_book import RequestBook
 from kveik.agent.state import arena_state
 from kveik.agent.tally import Tally
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -91,7 +99,10 @@ class AgentService:
         tally: Tally,
         clock: Clock = SYSTEM_CLOCK,
         admission: str = ALL,
+        fates: BlockFates | None = None,
+        requests: RequestBook | None = None,
     ) -> None:
+        """``fates`` should get all records, of evictions above all, as a listener."""
         self.arena = arena
         self._lower = lower
         self._listener = listener
@@ -100,6 +111,8 @@ class AgentService:
         self._cascade = Cascade(arena, lower, admission, listener)
         self._promoter = Promoter(arena, lower, self._cascade.brought_up)
         self._books = EngineBooks()
+        self._fates = fates or BlockFates(clock)
+        self._requests = requests or RequestBook(0)
         self._namespaces = Namespaces()
         self._sessions: dict[int, Session] = {}
         self._started_s = clock.monotonic()
@@ -115,8 +128,8 @@ class AgentService:
         session = Session(peer_pid, hello.role, hello.label, Writer.of(peer_pid, hello.connection))
         self._sessions[id(session)] = session
         places = ["", "arena", *self._lower.names]
-        arena_bytes = self.arena.file.layout.arena_bytes
-        return session, Welcome(hello.id, PROTOCOL_VERSION, self.agent_id, arena_bytes, places, notes)
+        arena_bytes, also = self.arena.file.layout.arena_bytes, list(LATER_MESSAGES)
+        return session, Welcome(hello.id, PROTOCOL_VERSION, self.agent_id, arena_bytes, places, notes, also)
 
     def _announce(self, hello: Hello) -> list[str]:
         try:
@@ -136,6 +149,7 @@ class AgentService:
         self._books.ended(id(session))
         for lease in session.leases.close():
             if isinstance(lease, WriteLease):
+                self._fates.note(map(self.arena.key, lease.held), GIVEN_UP, "the engine left")
                 self.arena.orphan(lease.held)
             else:
                 self.arena.unpin(lease.slots)
@@ -166,6 +180,10 @@ class AgentService:
                 answer = self._drop(request)
             case Stats():
                 answer = StatsAnswer(request.id, json.dumps(self.state()))
+            case TellRequests():
+                answer = self._hear(session, request)
+            case FindRequests():
+                answer = FoundRequests(request.id, self._requests.latest(), self._known_namespaces())
             case Hello():
                 raise ProtocolError("a second hello on one connection")
         return answer
@@ -254,6 +272,8 @@ class AgentService:
         refused = [r.reason for r in reservations if r.reason not in ("", "exists", "busy")]
         for reason in set(refused):
             self._listener(FailureRecord("arena", "put", "failed", reason, refused.count(reason)))
+            lost = [key for key, found in zip(keys, reservations, strict=True) if found.reason == reason]
+            self._fates.note(lost, REFUSED, reason)
         # Another engine computed these as well, or an earlier time did.
         again = [key for key, found in zip(keys, reservations, strict=True) if found.reason == "exists"]
         self._cascade.asked_for(self.arena.locate(again))
@@ -290,6 +310,7 @@ class AgentService:
         if lease is None:  # taken back, or committed: nothing is left to do
             return Done(request.id)
         if isinstance(lease, WriteLease):
+            self._fates.note(map(self.arena.key, lease.held), GIVEN_UP, "not written")
             self.arena.abort(lease.held)
             return Done(request.id, len(lease.held))
         self._end_read(lease)
@@ -312,9 +333,12 @@ class AgentService:
         if slot < 0:
             return None
         try:
-            return self.arena.check(slot)
+            sound = self.arena.check(slot)
         finally:
             self.arena.unpin([slot])
+        if not sound:
+            self._fates.note([key], CORRUPT, "arena")
+        return sound
 
     def _drop(self, request: Drop) -> Job:
         if len(request.namespace) not in (0, NAMESPACE_BYTES):
@@ -326,9 +350,23 @@ class AgentService:
     def _drop_everywhere(self, request: Drop) -> Answer:
         keys = self.arena.keys(request.namespace)
         dropped = self.arena.drop_namespace(request.namespace)
+        self._fates.note(keys[-FATES_KEPT:], DROPPED, "")
         below = self._lower.drop_namespace(request.namespace, keys)
         notes = [f"{drop.tier}: blocks may be left: {drop.left}" for drop in below if drop.left]
         return Dropped(request.id, dropped, {drop.tier: drop.blocks for drop in below}, notes)
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _hear(self, session: Session, request: TellRequests) -> Answer:
+        """Keep what an engine tells of its requests, with what is remembered of blocks that they missed."""
+        for record in self._requests.told(request.requests, session.peer_pid, session.label):
+            explain_missing(record, self.arena, self._fates, self._namespaces)
+        return Done(request.id, len(request.requests))
+
+    def _known_namespaces(self) -> list[KnownNamespace]:
+        return [KnownNamespace(one.digest, one.label, dict(one.facts)) for one in self._namespaces.all()]
+
+    # -- tidying up -------------------------------------------------------------------------
 
     def take_back(self) -> int:
         """End read leases that are too old and quarantines that are over; how many slots that freed."""

@@ -8,6 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from kveik.connector.funnel import summed
 from kveik.connector.plan import BlockRef
 
 
@@ -48,12 +49,15 @@ class KveikWorkerMetadata(KVConnectorWorkerMetadata):
 
     ``saved`` counts for each save job the ranks that are done with it; ``loaded`` holds for each
     request whose load ended the (group, block hash) pairs that failed on any rank, ``load_seconds`` how
-    long the slowest rank worked on it.
+    long the slowest rank worked on it. ``dropped`` and ``failures`` count blocks of all ranks by reason, for jobs and
+    requests that lost some.
     """
 
     saved: dict[int, int] = field(default_factory=dict)
     loaded: dict[str, set[tuple[int, bytes]]] = field(default_factory=dict)
     load_seconds: dict[str, float] = field(default_factory=dict)
+    dropped: dict[int, dict[str, int]] = field(default_factory=dict)
+    failures: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "KveikWorkerMetadata":
         """This and another rank's report as one."""
@@ -65,6 +69,10 @@ class KveikWorkerMetadata(KVConnectorWorkerMetadata):
             self.loaded.setdefault(request_id, set()).update(failed)
         for request_id, seconds in other.load_seconds.items():
             self.load_seconds[request_id] = max(seconds, self.load_seconds.get(request_id, 0.0))
+        for job_id, dropped in other.dropped.items():
+            self.dropped[job_id] = summed(self.dropped.get(job_id, {}), dropped)
+        for request_id, failures in other.failures.items():
+            self.failures[request_id] = summed(self.failures.get(request_id, {}), failures)
         return self
 
 

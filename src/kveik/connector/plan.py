@@ -6,11 +6,12 @@ for every ``hash_tokens`` tokens; the key of a group's block is the hash at the 
 engine does not hold (the null block).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from kveik.agent.protocol import Located
 from kveik.kv.groups import GroupKind, GroupSpec
 from kveik.kv.hit_length import HitLength, alignment_tokens, usable_hit
 
@@ -98,11 +99,15 @@ def lookup_parts(shape: Shape, hashes: Sequence[bytes], local_tokens: int, limit
 
 @dataclass(frozen=True)
 class Found:
-    """The agent's answer: for each part one byte a block, the place (0 = absent)."""
+    """The agent's answer: for each part one byte a block, the place (0 = absent).
+
+    ``lacking``: blocks (group, index) that only these ranks lack.
+    """
 
     local_tokens: int
     parts: tuple[LookupPart, ...]
     places: tuple[bytes, ...]
+    lacking: Mapping[tuple[int, int], Sequence[int]] = field(default_factory=dict)
 
     @cached_property
     def by_group(self) -> dict[int, tuple[LookupPart, bytes]]:
@@ -124,6 +129,12 @@ class Found:
         return places[index] if 0 <= index < len(places) else 0
 
 
+def found_of(local_tokens: int, parts: Sequence[LookupPart], answer: Located) -> Found:
+    """What the agent's answer to these parts says."""
+    lacking = {(parts[one.part].group, parts[one.part].first_block + one.index): one.ranks for one in answer.partly}
+    return Found(local_tokens, tuple(parts), tuple(answer.places), lacking)
+
+
 def usable(shape: Shape, found: Found, limit_tokens: int, absent: frozenset[tuple[int, bytes]]) -> HitLength:
     """The longest usable hit, counting the engine's own blocks as present.
 
@@ -136,8 +147,25 @@ def usable(shape: Shape, found: Found, limit_tokens: int, absent: frozenset[tupl
 
     hit = usable_hit(shape.groups, present, limit_tokens)
     if shape.drop_last_unit and hit.tokens > 0:
-        hit = usable_hit(shape.groups, present, hit.tokens - shape.unit_tokens)
+        shorter = usable_hit(shape.groups, present, hit.tokens - shape.unit_tokens)
+        hit = replace(shorter, reason=shorter.reason or "the drafter needs the last unit computed")
     return hit
+
+
+def known_tokens(shape: Shape, found: Found) -> int:
+    """Tokens from the start up to the first that some full-attention group lacks, whether a hit can end there or not.
+
+    Where a model has no such group: up to the last that is there.
+    """
+    gaps = [_end_of(found, group, "first gap") for group in shape.groups if group.kind is GroupKind.FULL]
+    return min(gaps) if gaps else min((_end_of(found, group, "last block") for group in shape.groups), default=0)
+
+
+def _end_of(found: Found, group: GroupSpec, where: str) -> int:
+    part, places = found.by_group[group.index]
+    gap = places.find(0)
+    blocks = (len(places) if gap < 0 else gap) if where == "first gap" else len(places.rstrip(b"\0"))
+    return (part.first_block + blocks) * group.block_tokens
 
 
 def load_blocks(

@@ -8,19 +8,20 @@ until the lookup's deadline, after which the request computes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kveik.agent.client import AgentClient
+from kveik.agent.funnel import RequestFunnel
 from kveik.agent.link import AgentLink
 from kveik.agent.protocol import Located
 from kveik.breaker import CLOSED, Breaker, BreakerPolicy
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.config import ConnectorSettings
-from kveik.connector import plan
+from kveik.connector import funnel, plan
 from kveik.connector.adapters import RequestNamespaces
 from kveik.connector.jobs import KveikMetadata, KveikWorkerMetadata, LoadJob, SaveJob
 from kveik.connector.load_advice import EngineFacts, EngineLoad, Load, LoadAdvice
@@ -41,6 +42,8 @@ PATIENCE_S = 0.002
 OFFER_LIFETIME_S = 2.0
 FAILED_KEYS_KEPT = 4096
 FAILED_KEY_LIFETIME_S = 30.0
+#: Records of requests in one message: it goes over the connection that lookups use, and must not hold them up.
+TOLD_AT_ONCE = 16
 #: Requests that came before one are looked at up to so many, to know when the engine is free for it.
 AHEAD_MAX = 64
 
@@ -84,13 +87,16 @@ class HeldSave:
     block_ids: list[int]
     refs: list[BlockRef]
     ranks_missing: int
+    seen: RequestFunnel | None = None
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class RequestState:
-    """What the connector knows of one request. Tokens are counted from its start."""
+    """What the connector knows of one request. Tokens are counted from its start. ``seen``: what is kept of it."""
 
     request: Request
+    seen: RequestFunnel | None = None
     pending: PendingLookup | None = None
     offer: Offer | None = None
     load: ActiveLoad | None = None
@@ -156,6 +162,8 @@ class SchedulerSide:
         self._pinned_blocks = 0
         self._next_job = 0
         self._advice = LoadAdvice(shape)
+        self._funnels = funnel.Funnels(settings.funnel_requests, shape, clock, saves=settings.save)
+        self._not_begun: dict[str, RequestFunnel] = {}
 
     # -- set-up ---------------------------------------------------------------------------------
 
@@ -187,13 +195,14 @@ class SchedulerSide:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Request) -> RequestState:
         """A request came in."""
-        self._requests[request.request_id] = RequestState(request)
+        state = self._requests[request.request_id] = RequestState(request, self._funnels.begin(request))
+        return state
 
     def offer(self, request: Request, local_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond ``local_tokens`` can be loaded; None while the agent is being asked."""
-        state = self._requests.setdefault(request.request_id, RequestState(request))
+        state = self._requests.get(request.request_id) or self.add(request)
         now_s = self._clock.monotonic()
         offer = state.offer
         if offer is None or offer.local_tokens != local_tokens or now_s > offer.valid_until_s:
@@ -203,7 +212,10 @@ class SchedulerSide:
         if offer is None:
             return None, False
         tokens = offer.hit_tokens - local_tokens
-        return (tokens, True) if tokens >= self._settings.min_hit_tokens else (0, False)
+        if tokens >= self._settings.min_hit_tokens:
+            return tokens, True
+        funnel.note_too_few(state.seen)
+        return 0, False
 
     def _look_up(self, state: RequestState, local_tokens: int, now_s: float) -> Offer | None:
         """A finished lookup, or None while one is under way."""
@@ -217,7 +229,7 @@ class SchedulerSide:
         if answer is None and now_s - pending.started_s < self._settings.lookup_deadline_s:
             return None
         state.pending = None
-        return self._conclude(pending, answer)
+        return self._conclude(state, pending, answer)
 
     def _begin_lookup(self, state: RequestState, local_tokens: int, now_s: float) -> PendingLookup | Offer:
         nothing = Offer(local_tokens, local_tokens, now_s + OFFER_LIFETIME_S)
@@ -229,19 +241,21 @@ class SchedulerSide:
             local_tokens=local_tokens,
             whole_prompt=self._settings.whole_prompt_hits,
         )
+        failed_before = state.limit_tokens is not None and state.limit_tokens < limit
         if state.limit_tokens is not None:
             limit = min(limit, state.limit_tokens)
+        client, namespace = self._client, self._namespace(request)
+        funnel.note_limits(
+            state.seen, namespace, request.block_hashes, local_tokens, limit, failed_before=failed_before
+        )
         if limit - local_tokens < self._settings.min_hit_tokens or request.skip_reading_prefix_cache:
+            funnel.note_lookup(state.seen, "skipped" if request.skip_reading_prefix_cache else "short")
             return nothing
-        client = self._client
-        namespace = self._namespace(request)
         if client is None or not namespace:
-            self._stats.add("lookups", outcome="detached" if namespace else "pending")
-            return nothing
+            return self._not_asked(state, nothing, "detached" if namespace else "pending")
         self._breaker, permitted = self._breaker.permit(now_s)
         if not permitted:
-            self._stats.add("lookups", outcome="breaker_open")
-            return nothing
+            return self._not_asked(state, nothing, "breaker_open")
         parts = plan.lookup_parts(self._shape, request.block_hashes, local_tokens, limit)
         future = client.submit_lookup(
             namespace,
@@ -252,6 +266,11 @@ class SchedulerSide:
         )
         self._stats.add("tokens_asked", limit - local_tokens)
         return PendingLookup(local_tokens, limit, parts, future, now_s)
+
+    def _not_asked(self, state: RequestState, nothing: Offer, outcome: str) -> Offer:
+        self._stats.add("lookups", outcome=outcome)
+        funnel.note_lookup(state.seen, outcome)
+        return nothing
 
     def _poll(self, pending: PendingLookup) -> Located | AgentError | None:
         """The answer or its error if it is there. Waits a moment for it while the agent is quick."""
@@ -265,23 +284,29 @@ class SchedulerSide:
         except AgentError as error:
             return error
 
-    def _conclude(self, pending: PendingLookup, answer: Located | AgentError | None) -> Offer:
+    def _conclude(self, state: RequestState, pending: PendingLookup, answer: Located | AgentError | None) -> Offer:
         now_s = self._clock.monotonic()
         until_s = now_s + OFFER_LIFETIME_S
         local_tokens = pending.local_tokens
-        self._stats.add("lookup_seconds", now_s - pending.started_s)
+        seconds = now_s - pending.started_s
+        self._stats.add("lookup_seconds", seconds)
         if not isinstance(answer, Located):
             pending.future.cancel()
             self._set_breaker(self._breaker.failed(now_s, timed_out=answer is None))
-            self._stats.add("lookups", outcome="deadline" if answer is None else "failed")
+            outcome = "deadline" if answer is None else "failed"
+            self._stats.add("lookups", outcome=outcome)
+            funnel.note_lookup(state.seen, outcome, pending.started_s, seconds)
             return Offer(local_tokens, local_tokens, until_s, reason="no answer from the agent in time")
-        self._patient = now_s - pending.started_s <= 4 * PATIENCE_S
+        self._patient = seconds <= 4 * PATIENCE_S
         self._set_breaker(self._breaker.succeeded())
         self._advice.hear(answer.rates)
-        found = Found(local_tokens, tuple(pending.parts), tuple(answer.places))
-        hit = plan.usable(self._shape, found, pending.limit_tokens, self._failed.current(now_s))
+        found, failed = plan.found_of(local_tokens, pending.parts, answer), self._failed.current(now_s)
+        hit = plan.usable(self._shape, found, pending.limit_tokens, failed)
         tokens = max(hit.tokens, local_tokens)
-        self._stats.add("lookups", outcome="hit" if tokens > local_tokens else "miss")
+        outcome = "hit" if tokens > local_tokens else "miss"
+        self._stats.add("lookups", outcome=outcome)
+        funnel.note_lookup(state.seen, outcome, pending.started_s, seconds)
+        funnel.note_found(state.seen, self._shape, found, hit, failed, self.place_name)
         if tokens > local_tokens:
             self._stats.add("tokens_found", tokens - local_tokens)
         return Offer(local_tokens, tokens, until_s, found, hit.reason)
@@ -297,6 +322,7 @@ class SchedulerSide:
             )
             self._sound(state.request, found, options, choice, now_s)
         self._stats.add("load_choices", choice=choice.reason)
+        funnel.note_choice(state.seen, choice)
         self._stats.add("tokens_allowed", choice.tokens - offer.local_tokens)
         if choice.tokens == offer.hit_tokens:
             return offer
@@ -339,6 +365,10 @@ class SchedulerSide:
     def allocated(self, request: Request, blocks: KVCacheBlocks, external_tokens: int) -> None:
         """vLLM allocated blocks; load if it took the offer."""
         state = self._requests.get(request.request_id)
+        if state is not None and state.seen is not None and state.seen.computed_from < 0:
+            funnel.note_taken(state.seen, external_tokens)
+            self._not_begun[request.request_id] = state.seen
+            self._funnels.changed(state.seen)
         if state is None or external_tokens <= 0 or state.offer is None or state.load is not None:
             return
         local_tokens = state.offer.local_tokens
@@ -376,11 +406,33 @@ class SchedulerSide:
         self._stats.set("attached", int(self._attached))
         if self._settings.save and self._attached and output.kv_connector_block_state is not None:
             self._plan_saves(output)
+        if self._not_begun:
+            self._note_begun(output)
         for request_id in output.finished_req_ids:
             self._requests.pop(request_id, None)
+            self._not_begun.pop(request_id, None)
         metadata = KveikMetadata(self._loads, self._saves)
         self._loads, self._saves = [], []
         return metadata
+
+    def _note_begun(self, output: SchedulerOutput) -> None:
+        """Requests whose computing begins in this step: from where on is what was saved by their hits."""
+        for request_id in [name for name in self._not_begun if name in output.num_scheduled_tokens]:
+            seen, state = self._not_begun.pop(request_id), self._requests.get(request_id)
+            if state is not None:
+                seen.computed_from = state.request.num_computed_tokens
+                self._funnels.changed(seen)
+
+    def tell(self, client: AgentClient) -> None:
+        """Tell the agent of requests that changed. For a thread in the background, every half second."""
+        records = self._funnels.take()
+        if client.takes("TellRequests"):
+            for start in range(0, len(records), TOLD_AT_ONCE):
+                client.tell_requests(records[start : start + TOLD_AT_ONCE])
+
+    def tell_all(self) -> None:
+        """Another agent has come: it is told of all requests that are kept."""
+        self._funnels.tell_all()
 
     def _parts(self, output: SchedulerOutput) -> Iterable[tuple[int, int]]:
         """Each request of a step: its tokens before, and the new ones."""
@@ -403,7 +455,7 @@ class SchedulerSide:
         for request_id, entries in block_state.boundary_state_offloads.items():
             state = self._requests.get(request_id)
             if state is not None:
-                self._save(state.request, self._boundary_states(state.request, entries))
+                self._save(state, self._boundary_states(state.request, entries))
 
     def _room(self) -> int:
         """How many more blocks of the engine may be held: half of its pool at most."""
@@ -420,7 +472,7 @@ class SchedulerSide:
         if end > state.saved_tokens:
             refs = plan.save_blocks(self._shape, hashes, tables, state.saved_tokens, end, self._state_groups)
             state.saved_tokens = end
-            self._save(state.request, refs)
+            self._save(state, refs)
 
     def _boundary_states(self, request: Request, entries: Iterable[tuple[int, int, int]]) -> list[BlockRef]:
         """States that vLLM hands over with their exact block; only those at block ends have a key."""
@@ -435,14 +487,15 @@ class SchedulerSide:
                 refs.append(BlockRef(group_index, block_id, bytes(request.block_hashes[index])))
         return refs
 
-    def _save(self, request: Request, refs: list[BlockRef]) -> None:
+    def _save(self, state: RequestState, refs: list[BlockRef]) -> None:
         """Queue a save and hold its blocks, within the limit of what may be held."""
-        namespace = self._namespace(request)
+        namespace = self._namespace(state.request)
         if not refs or not namespace:
             return
         room = max(0, self._room())
         if room < len(refs):
             self._stats.add("save_dropped_blocks", len(refs) - room, reason="queue_full")
+            funnel.note_dropped(state.seen, {"queue_full": len(refs) - room})
             refs = refs[:room]
         if not refs:
             return
@@ -450,7 +503,8 @@ class SchedulerSide:
         block_ids = sorted({ref.block_id for ref in refs})
         self._pool.touch([self._pool.blocks[block_id] for block_id in block_ids])
         self._next_job += 1
-        self._pinned[self._next_job] = HeldSave(block_ids, refs, len(self._ranks))
+        self._pinned[self._next_job] = HeldSave(block_ids, refs, len(self._ranks), state.seen)
+        funnel.note_saving(state.seen)
         self._pinned_blocks += len(block_ids)
         self._stats.set("pinned_blocks", self._pinned_blocks)
         self._saves.append(SaveJob(self._next_job, namespace, refs))
@@ -461,23 +515,30 @@ class SchedulerSide:
         if report is None:
             return
         for job_id, ranks in report.saved.items():
-            self._saved(job_id, ranks)
+            self._saved(job_id, ranks, report.dropped.get(job_id, {}))
         for request_id, failed in report.loaded.items():
-            self._loaded(request_id, frozenset(failed), report.load_seconds.get(request_id, 0.0))
+            seconds, failures = report.load_seconds.get(request_id, 0.0), report.failures.get(request_id, {})
+            self._loaded(request_id, frozenset(failed), seconds, failures)
 
-    def _saved(self, job_id: int, ranks: int) -> None:
+    def _saved(self, job_id: int, ranks: int, dropped: Mapping[str, int]) -> None:
         held = self._pinned[job_id]
         held.ranks_missing -= ranks
+        if dropped:
+            held.dropped = funnel.summed(held.dropped, dropped)
         if held.ranks_missing > 0:
             return
         del self._pinned[job_id]
         assert self._pool is not None
         self._pool.free_blocks(self._pool.blocks[block_id] for block_id in reversed(held.block_ids))
         self._failed.discard((ref.group, ref.block_hash) for ref in held.refs)
+        funnel.note_saved(held.seen, len(held.refs) * len(self._ranks), held.dropped)
+        self._funnels.changed(held.seen)
         self._pinned_blocks -= len(held.block_ids)
         self._stats.set("pinned_blocks", self._pinned_blocks)
 
-    def _loaded(self, request_id: str, failed: frozenset[tuple[int, bytes]], seconds: float) -> None:
+    def _loaded(
+        self, request_id: str, failed: frozenset[tuple[int, bytes]], seconds: float, failures: Mapping[str, int]
+    ) -> None:
         state = self._requests.get(request_id)
         self._failed.add(failed, self._clock.monotonic())
         if state is None or state.load is None:
@@ -485,6 +546,7 @@ class SchedulerSide:
         load, state.load, state.offer = state.load, None, None
         usable = plan.surviving_tokens(self._shape, load.blocks, failed, load.local_tokens, load.hit_tokens)
         self._stats.add("tokens_used", usable - load.local_tokens)
+        funnel.note_loaded(state.seen, usable, seconds, failures)
         if load.load is not None:
             self._book(load.load, usable - load.local_tokens, seconds)
         if failed:
@@ -509,6 +571,9 @@ class SchedulerSide:
             return
         if state.pending is not None:
             state.pending.future.cancel()
+        if state.seen is not None:
+            state.seen.ended = True
+            self._funnels.changed(state.seen)
         if state.load is None and state.started and self._settings.save and self._attached:
             self._save_new_blocks(state, tables, ended=True)
 

@@ -240,6 +240,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
         except (KveikError, OSError) as error:
             logger.error("Kveik does not cache for this engine: %s. The engine serves without it.", error)
             return
+        assert self._scheduler is not None
         namespace = Namespace({**self._facts, "weights_digest": digest}, self._label)
         logger.info(
             "Kveik namespace %s (%s), weights digested in %.1f s: %s",
@@ -250,16 +251,23 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
             role="scheduler",
             label=namespace.label,
             facts=dict(namespace.facts),
-            on_attach=_log_notes,
+            on_attach=self._attached,
+            on_beat=self._scheduler.tell,
             listener=_log_state,
         )
         self._links.append(link)
         link.start()
-        assert self._scheduler is not None
         self._scheduler.open(link, RequestNamespaces(namespace), self._engine_facts())
         self._stats.set("serving", 1)
         self._stats.set("namespace", 1, digest=namespace.digest.hex())
         link.wait_attached(ATTACH_PATIENCE_S)
+
+    def _attached(self, client: AgentClient) -> None:
+        """Another agent, or the same one again: show what it has to say, and tell it what we keep for it."""
+        for note in client.welcome.notes:
+            logger.warning("Kveik: %s", note)
+        if self._scheduler is not None:
+            self._scheduler.tell_all()
 
     def bind_gpu_block_pool(self, gpu_block_pool: BlockPool) -> None:
         """Remember the pool that holds blocks while they are being saved."""
@@ -379,11 +387,6 @@ def _adopt_logging() -> None:
 def _log_state(record: Record) -> None:
     if isinstance(record, StateRecord):
         logger.info("Kveik: %s is %s: %s", record.part, record.after, record.why)
-
-
-def _log_notes(client: AgentClient) -> None:
-    for note in client.welcome.notes:
-        logger.warning("Kveik: %s", note)
 
 
 def _log_progress() -> Any:

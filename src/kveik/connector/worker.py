@@ -57,6 +57,24 @@ class WorkerReport:
     saved: dict[int, int] = field(default_factory=dict)
     loaded: dict[str, FailedKeys] = field(default_factory=dict)
     load_seconds: dict[str, float] = field(default_factory=dict)
+    dropped: dict[int, dict[str, int]] = field(default_factory=dict)
+    failures: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Loading:
+    """A load under way: indices of blocks that are not there yet, and how many failed for which reason."""
+
+    missing: set[int]
+    failures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Saving:
+    """A save under way: how many blocks have an open fate, and how many were not saved for which reason."""
+
+    left: int
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 class WorkerSide:
@@ -118,8 +136,11 @@ class WorkerSide:
         with self._report.lock:
             if not self._report.saved and not self._report.loaded:
                 return None
-            metadata = KveikWorkerMetadata(self._report.saved, self._report.loaded, self._report.load_seconds)
-            self._report.saved, self._report.loaded, self._report.load_seconds = {}, {}, {}
+            report = self._report
+            metadata = KveikWorkerMetadata(
+                report.saved, report.loaded, report.load_seconds, report.dropped, report.failures
+            )
+            report.saved, report.loaded, report.load_seconds, report.dropped, report.failures = {}, {}, {}, {}, {}
             return metadata
 
     # -- loading --------------------------------------------------------------------------------
@@ -128,23 +149,35 @@ class WorkerSide:
         while True:
             job, deadline = self._loads.get()
             started = time.perf_counter()
-            missing = set(range(len(job.blocks)))
+            loading = Loading(set(range(len(job.blocks))))
             try:
                 if job.complete:
-                    self._load(job, deadline, missing)
+                    self._load(job, deadline, loading)
             except AgentError as error:
-                reason = "timeout" if isinstance(error, AgentTimeoutError) else "unavailable"
-                self._stats.add("load_failures", len(missing), reason=reason)
-                logger.warning("Kveik: load of %d blocks gave up %d of them: %s", len(job.blocks), len(missing), error)
+                left = self._failed_rest(loading, "timeout" if isinstance(error, AgentTimeoutError) else "unavailable")
+                logger.warning("Kveik: load of %d blocks gave up %d of them: %s", len(job.blocks), left, error)
             except Exception:  # whatever it is: the request must go on, by computing
-                self._stats.add("load_failures", len(missing), reason="io_error")
+                self._failed_rest(loading, "io_error")
                 logger.exception("Kveik: load of %d blocks broke; they are computed instead", len(job.blocks))
             seconds = time.perf_counter() - started
             self._stats.add("load_seconds", seconds)
-            self._finish_load(job, [job.blocks[index] for index in sorted(missing)], seconds)
+            self._finish_load(job, loading, seconds)
 
-    def _finish_load(self, job: LoadJob, failed: Sequence[BlockRef], seconds: float) -> None:
+    def _failed(self, loading: Loading, reason: str, blocks: int = 1) -> None:
+        self._stats.add("load_failures", blocks, reason=reason)
+        loading.failures[reason] = loading.failures.get(reason, 0) + blocks
+
+    def _failed_rest(self, loading: Loading, reason: str) -> int:
+        """All that is missing and has no reason yet; how many that are."""
+        left = max(0, len(loading.missing) - sum(loading.failures.values()))
+        self._failed(loading, reason, left)
+        return left
+
+    def _finish_load(self, job: LoadJob, loading: Loading, seconds: float) -> None:
+        failed = [job.blocks[index] for index in sorted(loading.missing)]
         with self._report.lock:
+            if loading.failures:
+                self._report.failures[job.request_id] = loading.failures
             self._report.load_seconds[job.request_id] = seconds
             self._report.received.add(job.request_id)
             self._report.loaded[job.request_id] = {(ref.group, ref.block_hash) for ref in failed}
@@ -153,8 +186,8 @@ class WorkerSide:
             elif failed or not job.complete:
                 self._report.failed_requests.add(job.request_id)
 
-    def _load(self, job: LoadJob, deadline: Deadline, missing: set[int]) -> None:
-        """Load all blocks; indices that succeeded leave ``missing``."""
+    def _load(self, job: LoadJob, deadline: Deadline, loading: Loading) -> None:
+        """Load all blocks; indices that succeeded leave ``loading.missing``."""
         client = self._client()
         under_way: deque[tuple[list[int], list[BlockKey], Future[Granted]]] = deque()
         try:
@@ -163,9 +196,9 @@ class WorkerSide:
                 sizes = [self._layout.payload_bytes(job.blocks[index].group) for index in indices]
                 under_way.append((indices, keys, client.submit_read(keys, sizes, deadline.remaining_s)))
                 if len(under_way) > READS_AHEAD:
-                    self._load_step(client, job, *under_way.popleft(), deadline, missing)
+                    self._load_step(client, job, *under_way.popleft(), deadline, loading)
             while under_way:
-                self._load_step(client, job, *under_way.popleft(), deadline, missing)
+                self._load_step(client, job, *under_way.popleft(), deadline, loading)
         finally:
             for _, _, future in under_way:
                 _give_up(client, future)
@@ -178,23 +211,25 @@ class WorkerSide:
         keys: list[BlockKey],
         future: Future[Granted],
         deadline: Deadline,
-        missing: set[int],
+        loading: Loading,
     ) -> None:
         granted = client.wait(future, Granted, deadline)
         try:
             for index, key, grant in zip(indices, keys, granted.grants, strict=True):
                 if grant.status != Status.HIT.value:
-                    self._stats.add("load_failures", reason=grant.reason or grant.status)
-                elif self._load_block(client, job.blocks[index], key, client.slot(grant)):
-                    missing.discard(index)
+                    self._failed(loading, grant.reason or grant.status)
+                elif reason := self._load_block(client, job.blocks[index], key, client.slot(grant)):
+                    self._failed(loading, reason)
+                else:
+                    loading.missing.discard(index)
                     tier = client.welcome.places[grant.place]
                     self._stats.add("loaded_blocks", tier=tier)
                     self._stats.add("loaded_bytes", grant.frame_bytes, tier=tier)
         finally:
             client.release(granted.lease)
 
-    def _load_block(self, client: AgentClient, ref: BlockRef, key: BlockKey, slot: GrantedSlot) -> bool:
-        """Verify, copy, and check that nothing changed under the copy."""
+    def _load_block(self, client: AgentClient, ref: BlockRef, key: BlockKey, slot: GrantedSlot) -> str:
+        """Verify, copy, and check that nothing changed under the copy; why it failed, empty if it did not."""
         payload_bytes = self._layout.payload_bytes(ref.group)
         try:
             header = slot.header(key)
@@ -204,17 +239,15 @@ class WorkerSide:
                 raise FrameCorruptError(f"payload checksum differs: {key}")
         except FrameError as error:
             self._stats.add("corrupt_blocks")
-            self._stats.add("load_failures", reason="checksum")
             client.report([key], "checksum")
             logger.error("Kveik: block %s is refused and computed instead: %s", key, error)
-            return False
+            return "checksum"
         self._copier.from_slot(self._layout.planes[ref.group], ref.block_id, slot.payload)
         if not slot.unchanged():
-            self._stats.add("load_failures", reason="reused")
-            return False
-        return self._read_back(ref, header)
+            return "reused"
+        return "" if self._reads_back(ref, header) else "read_back"
 
-    def _read_back(self, ref: BlockRef, header: frame.FrameHeader) -> bool:
+    def _reads_back(self, ref: BlockRef, header: frame.FrameHeader) -> bool:
         """Every N-th block: what lies in the engine's memory now must have the frame's digest."""
         self._loaded_blocks += 1
         every = self._settings.read_back_every
@@ -228,7 +261,6 @@ class WorkerSide:
         if frame.payload_digest(view) == header.payload_digest:
             return True
         self._stats.add("read_back_mismatches")
-        self._stats.add("load_failures", reason="read_back")
         logger.error("Kveik: block %s reads back differently from the engine's memory", header.key)
         return False
 
@@ -238,22 +270,27 @@ class WorkerSide:
         while True:
             job, fence = self._saves.get()
             started = time.perf_counter()
-            left = [len(job.blocks)]
+            saving = Saving(len(job.blocks))
             try:
                 self._copier.wait(fence)
-                self._save(job, left)
+                self._save(job, saving)
             except AgentError as error:
-                reason = "timeout" if isinstance(error, AgentTimeoutError) else "unavailable"
-                self._stats.add("save_dropped_blocks", left[0], reason=reason)
+                self._drop(saving, "timeout" if isinstance(error, AgentTimeoutError) else "unavailable", saving.left)
             except Exception:  # a save is best effort: the engine goes on
-                self._stats.add("save_dropped_blocks", left[0], reason="io_error")
+                self._drop(saving, "io_error", saving.left)
                 logger.exception("Kveik: a save broke; its blocks are not in the cache")
             self._stats.add("save_seconds", time.perf_counter() - started)
             with self._report.lock:
                 self._report.saved[job.job_id] = 1
+                if saving.dropped:
+                    self._report.dropped[job.job_id] = saving.dropped
 
-    def _save(self, job: SaveJob, left: list[int]) -> None:
-        """Save all blocks; ``left[0]`` counts those whose fate is open.
+    def _drop(self, saving: Saving, reason: str, blocks: int = 1) -> None:
+        self._stats.add("save_dropped_blocks", blocks, reason=reason)
+        saving.dropped[reason] = saving.dropped.get(reason, 0) + blocks
+
+    def _save(self, job: SaveJob, saving: Saving) -> None:
+        """Save all blocks; ``saving.left`` counts those whose fate is open.
 
         The agent reserves the next step and publishes the last one while this thread copies.
         """
@@ -267,20 +304,20 @@ class WorkerSide:
                 keys, size = self._keys(refs, job.namespace), self._layout.payload_bytes(refs[0].group)
                 reserving.append((refs, client.submit_reserve(keys, size, deadline.remaining_s)))
                 if len(reserving) > RESERVES_AHEAD:
-                    publishing += self._save_step(client, *reserving.popleft(), deadline, left)
+                    publishing += self._save_step(client, *reserving.popleft(), deadline, saving)
             while reserving:
-                publishing += self._save_step(client, *reserving.popleft(), deadline, left)
+                publishing += self._save_step(client, *reserving.popleft(), deadline, saving)
         except AgentError:
             with contextlib.suppress(AgentError):  # the first error says more
-                self._count_saved(client, publishing, deadline, left)
+                self._count_saved(client, publishing, deadline, saving)
             raise
         finally:
             for _, future in reserving:
                 _give_up(client, future)
-        self._count_saved(client, publishing, deadline, left)
+        self._count_saved(client, publishing, deadline, saving)
 
     def _save_step(
-        self, client: AgentClient, refs: list[BlockRef], future: Future[Reserved], deadline: Deadline, left: list[int]
+        self, client: AgentClient, refs: list[BlockRef], future: Future[Reserved], deadline: Deadline, saving: Saving
     ) -> list[tuple[int, Future[Committed]]]:
         """Copy one step's blocks; the payload size and the answer to come, unless nothing was to copy."""
         reserved = client.wait(future, Reserved, deadline)
@@ -294,11 +331,11 @@ class WorkerSide:
                     self._faults.damage(ref.group, payload)
                     digests.append((index, frame.payload_digest(payload)))
                     continue
-                left[0] -= 1
+                saving.left -= 1
                 if grant.status == Status.EXISTS.value:
                     self._stats.add("save_skipped_blocks")
                 else:
-                    self._stats.add("save_dropped_blocks", reason=grant.reason or grant.status)
+                    self._drop(saving, grant.reason or grant.status)
         except BaseException:
             client.release(reserved.lease)
             raise
@@ -308,16 +345,16 @@ class WorkerSide:
         return []
 
     def _count_saved(
-        self, client: AgentClient, publishing: list[tuple[int, Future[Committed]]], deadline: Deadline, left: list[int]
+        self, client: AgentClient, publishing: list[tuple[int, Future[Committed]]], deadline: Deadline, saving: Saving
     ) -> None:
         for payload_bytes, future in publishing:
             statuses = client.wait(future, Committed, deadline).statuses
-            left[0] -= len(statuses)
+            saving.left -= len(statuses)
             stored = sum(status == Status.STORED.value for status in statuses)
             self._stats.add("saved_blocks", stored)
             self._stats.add("saved_bytes", stored * frame.frame_bytes(payload_bytes))
             if stored < len(statuses):
-                self._stats.add("save_dropped_blocks", len(statuses) - stored, reason="commit")
+                self._drop(saving, "commit", len(statuses) - stored)
 
     # -- shared ---------------------------------------------------------------------------------
 

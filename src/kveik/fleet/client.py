@@ -8,7 +8,7 @@ router finds wrong.
 
 import http.client
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from kveik.fleet.report import NodeReport
 from kveik.fleet.status import FleetStatus
 
 _PATH = "/fleet/engines"
+_REQUESTS = "/fleet/requests"
 _ERRORS: Mapping[int, type[FleetError | ConfigError]] = {
     400: ConfigError,
     413: ConfigError,
@@ -79,6 +80,18 @@ class FleetClient:
         """What ``/fleet`` shows: the engines as this router sees them now, with the requests under way at each."""
         return self._call("GET", "", where="/fleet")
 
+    def requests(self) -> Sequence[Mapping[str, Any]]:
+        """The latest requests as this router saw them, the latest first."""
+        what = f"GET {self.url}{_REQUESTS}"
+        status, raw = self._exchange("GET", f"{self._base_path}{_REQUESTS}", None, what)
+        try:
+            rows = msgspec.json.decode(raw, type=list[dict[str, Any]]) if status == http.client.OK else None
+        except msgspec.DecodeError:
+            rows = None
+        if rows is None:
+            raise RegistryError(f"{what}: HTTP {status}; is that a Kveik router of this version, and the token right?")
+        return rows
+
     def status(self) -> FleetStatus:
         """What the router shows of the whole fleet, without its histories."""
         answer = self._call("GET", "?history=no", where="/fleet/status")
@@ -86,6 +99,10 @@ class FleetClient:
             return msgspec.convert(answer, FleetStatus)
         except msgspec.ValidationError as error:
             raise RegistryError(f"{self.url} shows the fleet in a way that is not understood here: {error}") from error
+
+    def prefixes(self) -> Mapping[str, Any]:
+        """What breaks prefixes, as this router saw it."""
+        return self._call("GET", "", where="/fleet/prefixes")
 
     def report(self, report: NodeReport) -> None:
         """Tell how a node is."""

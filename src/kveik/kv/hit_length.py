@@ -7,7 +7,7 @@ holds every key and still hits nothing is the kind of riddle this module exists 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kveik.kv.groups import GroupKind, GroupSpec
 
@@ -17,10 +17,14 @@ Present = Callable[[int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class HitLength:
-    """A usable hit. ``reason`` says why it is not longer; empty when nothing stopped it."""
+    """A usable hit. ``reason`` says why it is not longer; empty when nothing stopped it.
+
+    ``missing`` is the block (group, index within it) that stopped it first, if it was one.
+    """
 
     tokens: int
     reason: str = ""
+    missing: tuple[int, int] | None = field(default=None, compare=False)
 
 
 def alignment_tokens(groups: Sequence[GroupSpec]) -> int:
@@ -41,13 +45,15 @@ def usable_hit(groups: Sequence[GroupSpec], present: Present, limit_tokens: int)
     if limit == 0:
         return HitLength(0, f"{limit_tokens} tokens are less than the hit unit of {unit}")
     bound, reason = limit, ""
+    stopped_by: tuple[int, int] | None = None
     for group in groups:
         if group.kind is GroupKind.FULL:
             tokens, missing = _leading_tokens(group, present, bound)
             if missing is not None and tokens // unit * unit < bound:
                 reason = f"group {group.index} ({group.describe()}) lacks block {missing}"
+                stopped_by = (group.index, missing)
             bound = min(bound, tokens // unit * unit)
-    return _longest_common(groups, present, bound, unit, reason)
+    return _longest_common(groups, present, bound, unit, HitLength(bound, reason, stopped_by))
 
 
 def _leading_tokens(group: GroupSpec, present: Present, bound: int) -> tuple[int, int | None]:
@@ -57,7 +63,10 @@ def _leading_tokens(group: GroupSpec, present: Present, bound: int) -> tuple[int
     return bound, None
 
 
-def _longest_common(groups: Sequence[GroupSpec], present: Present, bound: int, unit: int, reason: str) -> HitLength:
+def _longest_common(
+    groups: Sequence[GroupSpec], present: Present, bound: int, unit: int, by_full: HitLength
+) -> HitLength:
+    reason, missing = by_full.reason, by_full.missing
     partial = [group for group in groups if group.kind is not GroupKind.FULL]
     tokens = bound
     while tokens > 0:
@@ -68,8 +77,9 @@ def _longest_common(groups: Sequence[GroupSpec], present: Present, bound: int, u
         if tokens == bound:
             shortened = f"group {group.index} ({group.describe()}) lacks block {block} for {tokens} tokens"
             reason = f"{reason}; then {shortened}" if reason else shortened
+            missing = missing or (group.index, block)
         tokens = _next_candidate(group, block, tokens, unit)
-    return HitLength(max(0, tokens), reason)
+    return HitLength(max(0, tokens), reason, missing)
 
 
 def _first_obstacle(groups: Sequence[GroupSpec], present: Present, tokens: int) -> tuple[GroupSpec, int] | None:

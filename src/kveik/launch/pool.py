@@ -19,6 +19,9 @@ class Router(Protocol):
     def traffic(self) -> Mapping[str, Any]:
         """What ``/fleet`` shows."""
 
+    def requests(self) -> Sequence[Mapping[str, Any]]:
+        """What ``/fleet/requests`` shows."""
+
     def hold(self, name: str, action: str, reason: str) -> Mapping[str, Any]:
         """``drain``, ``isolate`` or ``readmit`` an engine."""
 
@@ -80,6 +83,10 @@ class Routers:
         if not documents and gone is not None:
             raise gone
         return joined(documents)
+
+    def requests(self) -> list[Mapping[str, Any]]:
+        """The latest requests of all of them. Raises :class:`FleetError` if one does not tell."""
+        return [row for client in self._clients for row in client.requests()]
 
     def hold(self, name: str, action: str, reason: str) -> None:
         """``drain``, ``isolate`` or ``readmit`` an engine at all routers.

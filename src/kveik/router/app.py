@@ -37,6 +37,7 @@ from kveik.router.prefix_file import PrefixKeeper
 from kveik.router.prefix_index import ApproximateIndex
 from kveik.router.prefix_keys import PrefixHasher
 from kveik.router.prompt import PromptReader
+from kveik.router.request_book import RequestBook
 from kveik.router.status_page import StatusPage
 from kveik.router.telemetry import Telemetry
 
@@ -65,12 +66,13 @@ class RouterApp:
         self.chooser = Chooser(settings, now_s, index)
         self.telemetry = Telemetry(settings, self.chooser)
         self._status = StatusPage(registry, settings.policy)
+        requests = RequestBook(settings.funnel_requests)
         self.router = Router(
             settings,
             Gate(settings, keys, now_s),
             self.chooser,
             PromptReader(PrefixHasher(self._prefixes.secret)),
-            [*self.telemetry.listeners, self._status.listener],
+            [*self.telemetry.listeners, self._status.listener, requests],
             self._forget_slot,
             self.telemetry.tracing,
         )
@@ -88,7 +90,7 @@ class RouterApp:
                 "prefix_index": self.chooser.index_document,
                 "registry": lambda: {"revision": registry.view.revision, "trouble": registry.trouble},
             },
-            apart={"usage": self.telemetry.usage_document},
+            apart={"usage": self.telemetry.usage_document, "requests": requests.document},
             status=self._status,
             index_of=self._index_of,
         )

@@ -458,6 +458,9 @@ class Router:
         self._tell(record)
 
     def _tell(self, record: RequestRecord) -> None:
+        facts = record.facts
+        if facts is not None:
+            record.expected_prompt_tokens, record.exact = facts.prompt_tokens, facts.prompt is not None
         record.facts = None  # of a prompt's content, listeners that keep things get nothing
         for listener in self._listeners:
             listener(record)

@@ -15,7 +15,8 @@ class RequestRecord(msgspec.Struct, gc=False):
     if nothing.
     ``added_s`` is the router's own part of ``first_byte_s``: from the whole request to its sending,
     and from the engine's first byte to the client's. ``cut``: the answer had begun and was not
-    ended. ``span_id`` is the router's span and ``parent_span_id`` the client's, where there are any. ``facts``: what
+    ended. ``expected_prompt_tokens``: how long the router took the prompt for, by its own tokens where ``exact``.
+    ``span_id`` is the router's span and ``parent_span_id`` the client's, where there are any. ``facts``: what
     its body told, for what learns from the outcome; never logged.
     """
 
@@ -31,6 +32,8 @@ class RequestRecord(msgspec.Struct, gc=False):
     attempts: int = 0
     stream: bool = False
     expected_cached_tokens: int = 0
+    expected_prompt_tokens: int = -1
+    exact: bool = False
     cached_tokens: int = -1
     prompt_tokens: int = -1
     completion_tokens: int = -1

@@ -95,7 +95,7 @@ class Arena:
         slot_bytes = slot_bytes_for(payload_bytes)
         if self._table.layout.slots_in_slab(slot_bytes) == 0:
             return [Reservation(reason="too_large")] * len(keys)
-        evicted: list[int] = []
+        evicted: list[tuple[bytes, int]] = []
         with self._lock:
             present = [self._index[key] for key in keys if key in self._index]
             absent = {key for key in keys if key not in self._index and key not in self._writing}
@@ -129,13 +129,13 @@ class Arena:
         self._writers[slot] = writer
         return Reservation(slot)
 
-    def _make_room(self, slot_bytes: int, count: int, evicted: list[int]) -> list[int]:
+    def _make_room(self, slot_bytes: int, count: int, evicted: list[tuple[bytes, int]]) -> list[int]:
         slots = self._table.take(slot_bytes, count)
         while len(slots) < count and self._evict_for(slot_bytes, count - len(slots), evicted):
             slots += self._table.take(slot_bytes, count - len(slots))
         return slots
 
-    def _evict_for(self, slot_bytes: int, needed: int, evicted: list[int]) -> bool:
+    def _evict_for(self, slot_bytes: int, needed: int, evicted: list[tuple[bytes, int]]) -> bool:
         """Free some slots of this size, or a slab for it; False if nothing may go."""
         table = self._table
         victims = table.victims(slot_bytes, needed)
@@ -145,15 +145,16 @@ class Arena:
             part = table.slabs[slab]
             victims = [part.first_slot + index for index, key in enumerate(part.keys) if key is not None]
         for slot in victims:
-            evicted.append(int(table.payload_bytes[slot]))
+            evicted.append((table.key(slot), int(table.payload_bytes[slot])))
             self._remove_from_index(slot)
             table.free(slot)
         return bool(victims)
 
-    def _tell_evicted(self, evicted: list[int]) -> None:
+    def _tell_evicted(self, evicted: Sequence[tuple[bytes, int]]) -> None:
         if evicted:
             self._evicted += len(evicted)
-            self._listener(EvictionRecord("arena", len(evicted), sum(evicted)))
+            keys = tuple(key for key, _ in evicted)
+            self._listener(EvictionRecord("arena", len(evicted), sum(size for _, size in evicted), keys))
 
     def commit(self, slots: Sequence[int], digests: Sequence[bytes], *, pin: bool = False) -> None:
         """Publish reserved slots whose payload is complete and has this digest (xxh3_128).
@@ -240,6 +241,11 @@ class Arena:
         found = np.array(slots, np.int64)
         self._table.touch(found[found >= 0])
         return slots
+
+    def holds(self, keys: Sequence[bytes]) -> list[bool]:
+        """Whether each packed key is there. Counts as no use."""
+        with self._lock:
+            return [key in self._index for key in keys]
 
     def pin(self, keys: Sequence[bytes]) -> list[int]:
         """Like ``locate``, and no slot that was found is evicted or reused before its ``unpin``."""

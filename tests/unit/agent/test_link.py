@@ -110,3 +110,13 @@ def test_closing_an_attached_link_calls_on_detach_while_the_arena_is_mapped(tmp_
         linked.close()
     assert sizes == [16 << 20]
     assert repr(linked).endswith("detached)")
+
+
+def test_the_attached_client_is_given_a_beat_again_and_again(tmp_path: Path) -> None:
+    beats: list[AgentClient] = []
+    with running_agent(tmp_path):
+        linked = link_to(tmp_path, on_beat=beats.append)
+        assert linked.wait_attached(5)
+        wait_until(lambda: len(beats) > 2, "the link beats")
+        assert set(map(id, beats)) == {id(linked.client)}
+        linked.close()

@@ -1,7 +1,7 @@
 import pytest
 
 from kveik.agent.lookup import KEYS_MAX, located, lookup_keys
-from kveik.agent.protocol import Lookup
+from kveik.agent.protocol import Lookup, PartlyThere
 from kveik.errors import ProtocolError
 from kveik.kv.keys import BlockKey
 
@@ -51,3 +51,9 @@ def test_no_ranks_and_no_hashes_give_empty_answers() -> None:
 def test_what_no_client_sends_is_refused(request_: Lookup) -> None:
     with pytest.raises(ProtocolError):
         lookup_keys(request_)
+
+
+def test_the_first_absent_block_of_a_part_is_told_if_only_some_ranks_lack_it() -> None:
+    request = lookup([0, 4], (0, HASHES[:2]), (1, HASHES[2:3]), (2, HASHES[3:]))
+    places = bytearray([1, 1, 1, 0, 0, 0, 1, 1])
+    assert located(request, places).partly == [PartlyThere(0, 1, [4])]

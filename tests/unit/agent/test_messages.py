@@ -22,6 +22,7 @@ FIELD_VALUES: dict[object, st.SearchStrategy[typing.Any]] = {
     float: st.floats(allow_nan=False),
     str: st.text(max_size=30),
     bytes: st.binary(max_size=60),
+    bool: st.booleans(),
 }
 
 

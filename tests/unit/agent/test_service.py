@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kveik.agent.block_fates import BlockFates
+from kveik.agent.funnel import MissingBlock
 from kveik.agent.protocol import (
     PROTOCOL_VERSION,
     Answer,
@@ -17,6 +19,8 @@ from kveik.agent.protocol import (
     Drop,
     Dropped,
     EngineRates,
+    FindRequests,
+    FoundRequests,
     Granted,
     Hello,
     Located,
@@ -31,8 +35,11 @@ from kveik.agent.protocol import (
     Settled,
     Stats,
     StatsAnswer,
+    TellRequests,
     TierGain,
+    Welcome,
 )
+from kveik.agent.request_book import RequestBook
 from kveik.agent.service import READ_LEASE_S, AgentService, Session
 from kveik.agent.tally import Tally
 from kveik.clock import Deadline, FakeClock
@@ -48,6 +55,7 @@ from kveik.store.faulty import FaultyStore
 from kveik.store.memory import MemoryStore
 from kveik.store.tiered import LowerTiers
 from tests.agents import NAMESPACE, payload_of, some_keys, wait_until
+from tests.funnels import prompt, told
 
 SIZE = 20_000
 FACTS = dict.fromkeys(REQUIRED_FACTS, "same")
@@ -65,12 +73,16 @@ class Bench:
     ) -> None:
         self.records: list[Record] = []
         self.clock = FakeClock()
+        self.fates = BlockFates(self.clock)
         self.tally = Tally()
         file = open_arena_file(ArenaRequest(str(folder / "arena"), 2 << 20, 256 << 10))
         self.arena = Arena(file, listener=self.tell, clock=self.clock)
         self.below = below()
         self.lower = LowerTiers([self.below], threads=2, queue_bytes=queue_bytes, listener=self.tell)
-        self.service = AgentService(self.arena, self.lower, listener=self.tell, tally=self.tally, clock=self.clock)
+        self.service = AgentService(
+            self.arena, self.lower, listener=self.tell, tally=self.tally, clock=self.clock, fates=self.fates,
+            requests=RequestBook(4),
+        )  # fmt: skip
         self.session = self.greet()
 
     def close(self) -> None:
@@ -79,6 +91,7 @@ class Bench:
 
     def tell(self, record: Record) -> None:
         self.tally(record)
+        self.fates(record)
         self.records.append(record)
 
     def greet(self, **given: object) -> Session:
@@ -416,3 +429,70 @@ def test_what_an_engine_learned_and_gained_is_in_the_state(bench: Bench) -> None
     assert state["gains"] == {"arena": {"tokens": 96, "saved_s": 1.5, "lost_s": 0.0}}
     bench.service.end(bench.session)
     assert bench.service.state()["gains"] == state["gains"]
+
+
+class TestRequests:
+    """What engines tell of their requests, and what the agent adds."""
+
+    def fate(self, bench: Bench, key: BlockKey) -> str:
+        """What the agent says of a block that a request missed."""
+        missing = MissingBlock(0, 0, 128, key.block_hash)
+        asked_s = bench.clock.monotonic()
+        record = told("a", prompt(300), namespace=NAMESPACE, missing=missing, asked_s=asked_s)
+        assert bench.ask(TellRequests(7, [record])) == Done(7, 1)
+        found = bench.ask(FindRequests(8))
+        assert isinstance(found, FoundRequests)
+        return found.requests[0].fate
+
+    def test_a_welcome_names_the_messages_that_came_later(self, bench: Bench) -> None:
+        hello = Hello(1, PROTOCOL_VERSION, "engine", os.getpid(), 78)
+        _, welcome = bench.service.greet(os.getpid(), hello)
+        assert isinstance(welcome, Welcome)
+        assert welcome.also == ["TellRequests", "FindRequests"]
+
+    def test_requests_are_found_with_who_told_of_them_and_all_namespaces(self, bench: Bench) -> None:
+        session = bench.greet(label="model", facts=FACTS)
+        bench.ask(TellRequests(7, [told("a", prompt(300))]), session)
+        found = bench.ask(FindRequests(8))
+        assert isinstance(found, FoundRequests)
+        assert [(one.engine, one.engine_pid) for one in found.requests] == [("model", os.getpid())]
+        assert [(one.label, one.facts) for one in found.namespaces] == [("model", FACTS)]
+
+    def test_an_evicted_block_is_remembered(self, bench: Bench) -> None:
+        keys = some_keys(1)
+        bench.store(keys)
+        assert bench.lower.drain(5)
+        wait_until(lambda: bench.arena.stats().pinned == 0, "the written blocks are unpinned")
+        while bench.arena.holds(keys) == [True]:
+            bench.store(some_keys(4))
+            assert bench.lower.drain(5)
+        assert self.fate(bench, keys[0]) == "evicted"
+
+    def test_a_refused_block_is_remembered(self, bench: Bench) -> None:
+        (key,) = some_keys(1)
+        bench.ask(Reserve(1, [key], 1 << 30))
+        assert self.fate(bench, key) == "refused"
+
+    def test_a_block_whose_writing_was_given_up_is_remembered(self, bench: Bench) -> None:
+        released, left = some_keys(2)
+        bench.ask(Release(2, bench.reserve([released]).lease))
+        assert self.fate(bench, released) == "given_up"
+        session = bench.greet()
+        bench.reserve([left], session)
+        bench.service.end(session)
+        assert self.fate(bench, left) == "given_up"
+
+    def test_a_dropped_block_is_remembered(self, bench: Bench) -> None:
+        keys = some_keys(1)
+        bench.store(keys)
+        bench.ask(Drop(5, b""))
+        assert self.fate(bench, keys[0]) == "dropped"
+
+    def test_a_block_that_was_found_corrupt_is_remembered(self, bench: Bench) -> None:
+        keys = some_keys(1)
+        bench.store(keys)
+        (slot,) = bench.arena.locate(keys)
+        start = bench.arena.offset(slot) + HEADER_BYTES
+        bench.arena.file.view[start] ^= 1
+        bench.ask(Report(6, [bytes(key) for key in keys], "checksum"))
+        assert self.fate(bench, keys[0]) == "corrupt"

@@ -77,7 +77,7 @@ def test_a_person_sees_how_far_a_long_log_is_read(
     seen = Terminal()
     seconds = itertools.count()
     monkeypatch.setattr(sys, "stderr", seen)
-    monkeypatch.setattr("kveik.cli.explain.monotonic", lambda: float(next(seconds)))
+    monkeypatch.setattr("kveik.cli.explain_log.monotonic", lambda: float(next(seconds)))
     assert main(["explain", "log", str(log)]) == 0
     assert "% read" in seen.getvalue()
     assert "5,000 lines" in capsys.readouterr().out

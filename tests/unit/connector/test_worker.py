@@ -227,3 +227,24 @@ def test_a_save_that_breaks_in_the_middle_counts_each_block_once(agent: AgentPro
     saved, dropped = worker.count("saved_blocks"), worker.count("save_dropped_blocks|reason=timeout")
     assert saved + dropped == 11
     assert dropped >= 5  # what was not reserved when the agent stopped
+
+
+def test_what_failed_and_what_was_dropped_is_told_to_the_scheduler_with_the_reasons(agent: AgentProcess) -> None:
+    worker = Worker(agent)
+    worker.side.queue_load(LoadJob("request", NAMESPACE, refs(1, 2), 20.0))
+    wait_until(lambda: "request" in worker.side.take_received()[0], "the load ended", 30)
+    metadata = worker.side.take_metadata()
+    assert metadata is not None
+    assert metadata.failures == {"request": {"miss": 2}}
+    agent.kill()
+    wait_until(lambda: worker.link.client is None, "the link is down", 30)
+    worker.side.queue_save(SaveJob(9, NAMESPACE, refs(1, 2, 3)))
+    told: dict[int, dict[str, int]] = {}
+
+    def is_told() -> bool:
+        metadata = worker.side.take_metadata()
+        told.update(metadata.dropped if metadata is not None else {})
+        return 9 in told
+
+    wait_until(is_told, "the save ended", 30)
+    assert told == {9: {"unavailable": 3}}

@@ -131,3 +131,10 @@ def test_without_groups_there_is_no_hit() -> None:
 @pytest.mark.parametrize(("sizes", "unit"), [([16], 16), ([16, 64], 64), ([16, 24], 48), ([3, 5, 7], 105)])
 def test_the_hit_unit_is_the_least_common_multiple(sizes: list[int], unit: int) -> None:
     assert alignment_tokens([GroupSpec(i, GroupKind.FULL, size) for i, size in enumerate(sizes)]) == unit
+
+
+def test_the_block_that_stopped_a_hit_first_is_named() -> None:
+    there = {(0, block) for block in range(9)} | {(2, 0)}
+    assert usable_hit([FULL, STATE], lambda *block: block in there, 192).missing == (0, 9)
+    assert usable_hit([FULL, STATE], lambda group, _: group == 0, 192).missing == (2, 2)
+    assert usable_hit([FULL, STATE], lambda *_: True, 192).missing is None

@@ -1,6 +1,6 @@
 """Several routers asked as one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,9 @@ class ShownRouter:
 
     def traffic(self) -> Mapping[str, Any]:
         return {"engines": self.engines}
+
+    def requests(self) -> Sequence[Mapping[str, Any]]:
+        return [{"request_id": self.url}]
 
     def hold(self, name: str, action: str, reason: str) -> Mapping[str, Any]:
         if name not in [engine["id"] for engine in self.engines]:
@@ -122,3 +125,8 @@ def test_a_router_that_does_not_answer_is_an_error_since_it_may_still_send_reque
 def test_what_is_no_routers_document_is_told(document: Mapping[str, Any]) -> None:
     with pytest.raises(FleetError, match="of this version"):
         joined([document])
+
+
+def test_the_latest_requests_of_all_routers_are_told() -> None:
+    routers = Routers([ShownRouter([], "http://one"), ShownRouter([], "http://two")])
+    assert [row["request_id"] for row in routers.requests()] == ["http://one", "http://two"]

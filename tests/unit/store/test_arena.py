@@ -111,6 +111,8 @@ def test_the_least_recently_used_blocks_go_first(arena: Arena, records: list[Rec
     assert len(gone) >= 5
     assert set(gone) <= set(range(3, 28))
     assert records == [EvictionRecord("arena", len(gone), len(gone) * SIZE)]
+    assert isinstance(records[0], EvictionRecord)
+    assert set(records[0].keys) == {keys[index] for index in gone}
     assert arena.stats().evicted == len(gone)
 
 
@@ -357,3 +359,11 @@ def test_blocks_that_are_gone_being_written_or_in_doubt_do_not_go_down(arena: Ar
     arena.doubt([doubted])
     (writing,) = arena.reserve(some_keys(1), SIZE, ME)
     assert arena.asked_for([*slots, writing.slot]) == ([], [])
+
+
+def test_whether_blocks_are_there_can_be_asked_without_using_them(arena: Arena) -> None:
+    keys = some_keys(28)
+    store(arena, keys)
+    assert arena.holds([*keys[:2], *some_keys(1)]) == [True, True, False]
+    store(arena, some_keys(1))
+    assert arena.holds(keys) != [True] * 28, "what was only asked about is as old as before"
