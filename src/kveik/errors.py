@@ -32,6 +32,7 @@
     ├── RollError              a roll cannot begin, or a step of it failed
     ├── LineUnreadableError    a command line to check cannot be read, or nobody can be asked about it
     ├── DoctorError            a check of the doctor could not be carried out (what it finds is a result, no error)
+    ├── ProbeError             a probe of the cache could not be carried out (what it finds is a result, no error)
     └── VerifyError            a proof could not be carried out (a failed proof is a result, not an error)
 
 A miss is not an error, and neither is a block that a store could not give: stores answer
@@ -161,6 +162,10 @@ class LineUnreadableError(KveikError):
 
 class DoctorError(KveikError):
     """A check of the doctor could not be carried out; the message says why."""
+
+
+class ProbeError(KveikError):
+    """A probe of the cache could not be carried out; the message says why."""
 
 
 class VerifyError(KveikError):

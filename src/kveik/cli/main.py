@@ -29,6 +29,7 @@ COMMANDS = {
     "events": "kveik.cli.events",
     "doctor": "kveik.cli.doctor",
     "explain": "kveik.cli.explain",
+    "probe": "kveik.cli.probe",
     "drain": "kveik.cli.drain",
     "readmit": "kveik.cli.readmit",
     "roll": "kveik.cli.roll",

@@ -20,6 +20,7 @@ CONNECTOR_PREFIX = "kveik_connector_"
 class Metric(Enum):
     """Samples that Kveik reads from engines, by their names on the wire."""
 
+    PROCESS_START_S = "process_start_time_seconds"  # since 1970; not of every server
     PROMPT_TOKENS = "vllm:prompt_tokens_total"
     PROMPT_TOKENS_BY_SOURCE = "vllm:prompt_tokens_by_source_total"  # label source
     LOCAL_QUERIES = "vllm:prefix_cache_queries_total"
@@ -39,7 +40,13 @@ class Metric(Enum):
     SLEEP_STATE = "vllm:engine_sleep_state"  # label sleep_state: "awake" is 0 while it sleeps
     CACHE_CONFIG = "vllm:cache_config_info"
     KVEIK_LOOKUPS = "kveik_connector_lookups_total"  # label outcome
+    KVEIK_TOKENS_ASKED = "kveik_connector_tokens_asked_total"
+    KVEIK_KNOWN_BLOCKS = "kveik_connector_known_blocks_total"
+    KVEIK_TOKENS_FOUND = "kveik_connector_tokens_found_total"
+    KVEIK_TOKENS_ALLOWED = "kveik_connector_tokens_allowed_total"
     KVEIK_TOKENS_USED = "kveik_connector_tokens_used_total"
+    KVEIK_TOKENS_LOST = "kveik_connector_tokens_lost_total"
+    KVEIK_LOAD_CHOICES = "kveik_connector_load_choices_total"  # label choice
     KVEIK_LOADED_BLOCKS = "kveik_connector_loaded_blocks_total"  # label tier
     KVEIK_LOAD_FAILURES = "kveik_connector_load_failures_total"  # label reason
     KVEIK_CORRUPT_BLOCKS = "kveik_connector_corrupt_blocks_total"
@@ -52,6 +59,16 @@ class Metric(Enum):
     KVEIK_PINNED_BLOCKS = "kveik_connector_pinned_blocks"
     KVEIK_SERVING = "kveik_connector_serving"
     KVEIK_NAMESPACE = "kveik_connector_namespace"  # label digest
+    # Of other connectors (vLLM 0.32, LMCache 0.5.6), and on pages of their servers and stores (MemCache 1.3.0).
+    OFFLOAD_STORED_BYTES = "vllm:kv_offload_store_bytes_total"
+    SIMPLE_OFFLOAD_SAVES = "vllm:simple_kv_offload_save_outcomes_total"  # label outcome
+    SIMPLE_OFFLOAD_PENDING = "vllm:simple_kv_offload_pending_store_blocks"
+    LMCACHE_STORED_TOKENS = "lmcache:num_stored_tokens_total"
+    LMCACHE_FOUND_TOKENS = "lmcache:num_lookup_hits_total"
+    LMCACHE_SERVER_WRITTEN = "lmcache_mp_l1_write_chunks_total"
+    LMCACHE_SERVER_FOUND_TOKENS = "lmcache_mp_lookup_hit_tokens_total"
+    MEMCACHE_ALLOCATED = "memcache_batch_alloc_successes_total"
+    MEMCACHE_EXISTING = "memcache_batch_exist_key_successes_total"
 
 
 #: What can become of a block that the connector wanted to save.
@@ -111,7 +128,15 @@ class MetricsSnapshot:
     @property
     def block_tokens(self) -> int:
         """The engine block size as vLLM exports it, 0 when it does not."""
-        text = self.label(Metric.CACHE_CONFIG, "block_size")
+        return self._cache_config("block_size")
+
+    @property
+    def cache_tokens(self) -> int:
+        """How many tokens the engine's own KV cache holds, as vLLM exports it; 0 when it does not."""
+        return self._cache_config("kv_cache_size_tokens") or self._cache_config("num_gpu_blocks") * self.block_tokens
+
+    def _cache_config(self, name: str) -> int:
+        text = self.label(Metric.CACHE_CONFIG, name)
         return int(text) if text.isascii() and text.isdigit() and len(text) < _BLOCK_DIGITS else 0
 
     @property
@@ -169,32 +194,42 @@ class TokenEvidence:
         return TokenEvidence(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
-def token_evidence(before: MetricsSnapshot, after: MetricsSnapshot) -> TokenEvidence:
-    """The difference of two snapshots of one engine.
+def grown(before: MetricsSnapshot, after: MetricsSnapshot, metric: Metric, **labels: str) -> int:
+    """By how much a counter grew between two snapshots of one engine.
 
-    Raises :class:`EngineError` when a counter ran backwards (the engine was restarted between them)
-    or is no finite number.
+    Raises :class:`EngineError` when it ran backwards (the engine was restarted between them) or is no finite number.
     """
+    delta = after.total(metric, **labels) - before.total(metric, **labels)
+    if not math.isfinite(delta):
+        raise EngineError(f"{metric.value} grew by {delta}, expected a finite number")
+    if delta < 0:
+        raise EngineError(f"{metric.value} ran backwards by {-delta:g}: the engine was restarted meanwhile")
+    return round(delta)
 
-    def grown(metric: Metric, **labels: str) -> int:
-        delta = after.total(metric, **labels) - before.total(metric, **labels)
-        if not math.isfinite(delta):
-            raise EngineError(f"{metric.value} grew by {delta}, expected a finite number")
-        if delta < 0:
-            raise EngineError(f"{metric.value} ran backwards by {-delta:g}: the engine was restarted meanwhile")
-        return round(delta)
+
+def grown_by(before: MetricsSnapshot, after: MetricsSnapshot, metric: Metric, label: str) -> dict[str, int]:
+    """The same for each value of one label for which it grew. Raises as :func:`grown`."""
+    each = {value: grown(before, after, metric, **{label: value}) for value in after.series(metric, label)}
+    return {value: delta for value, delta in each.items() if delta}
+
+
+def token_evidence(before: MetricsSnapshot, after: MetricsSnapshot) -> TokenEvidence:
+    """The difference of two snapshots of one engine. Raises as :func:`grown`."""
+
+    def more(metric: Metric, **labels: str) -> int:
+        return grown(before, after, metric, **labels)
 
     return TokenEvidence(
-        prompt=grown(Metric.PROMPT_TOKENS),
-        computed=grown(Metric.PROMPT_TOKENS_BY_SOURCE, source="local_compute"),
-        local=grown(Metric.PROMPT_TOKENS_BY_SOURCE, source="local_cache_hit"),
-        external=grown(Metric.PROMPT_TOKENS_BY_SOURCE, source="external_kv_transfer"),
-        used=grown(Metric.KVEIK_TOKENS_USED),
-        loaded_blocks=grown(Metric.KVEIK_LOADED_BLOCKS),
-        failed_blocks=grown(Metric.KVEIK_LOAD_FAILURES),
-        compared_blocks=grown(Metric.KVEIK_READ_BACK_BLOCKS),
-        mismatched_blocks=grown(Metric.KVEIK_READ_BACK_MISMATCHES),
-        settled_blocks=sum(grown(metric) for metric in SETTLED),
-        dropped_blocks=grown(Metric.KVEIK_SAVE_DROPPED),
-        unanswered_lookups=sum(grown(Metric.KVEIK_LOOKUPS, outcome=outcome) for outcome in UNANSWERED),
+        prompt=more(Metric.PROMPT_TOKENS),
+        computed=more(Metric.PROMPT_TOKENS_BY_SOURCE, source="local_compute"),
+        local=more(Metric.PROMPT_TOKENS_BY_SOURCE, source="local_cache_hit"),
+        external=more(Metric.PROMPT_TOKENS_BY_SOURCE, source="external_kv_transfer"),
+        used=more(Metric.KVEIK_TOKENS_USED),
+        loaded_blocks=more(Metric.KVEIK_LOADED_BLOCKS),
+        failed_blocks=more(Metric.KVEIK_LOAD_FAILURES),
+        compared_blocks=more(Metric.KVEIK_READ_BACK_BLOCKS),
+        mismatched_blocks=more(Metric.KVEIK_READ_BACK_MISMATCHES),
+        settled_blocks=sum(more(metric) for metric in SETTLED),
+        dropped_blocks=more(Metric.KVEIK_SAVE_DROPPED),
+        unanswered_lookups=sum(more(Metric.KVEIK_LOOKUPS, outcome=outcome) for outcome in UNANSWERED),
     )

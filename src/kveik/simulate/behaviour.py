@@ -27,6 +27,9 @@ class Behaviour:
     failed_blocks: int = 0  # of each load
     compares_blocks: bool = True
     drops_saves: bool = False
+    refuses_loads: bool = False  # as if computing were faster than each load
+    forgets_shared_blocks: bool = False  # the shared cache evicts all at once
+    detached: bool = False  # the connector has no agent
     foreign_tokens: int = 0  # prompt tokens counted for somebody else's request
     busy: int = 0  # requests of somebody else that run all the time
     breaks_stream_after: int = -1  # tokens; negative: never
@@ -48,15 +51,20 @@ class SimulatedConnector:
     def admit(self, keys: Sequence[bytes], prompt_tokens: int, local_blocks: int) -> int:
         """Tokens that the shared cache adds to a hit of ``local_blocks``; what is not there is saved."""
         behaviour = self._behaviour
+        if behaviour.detached:
+            self.counters['lookups_total{outcome="detached"}'] += 1
+            return 0
         loadable = keys[: (prompt_tokens - 1) // self._block_tokens]
         if behaviour.whole_prompt_hits and local_blocks < len(loadable):
             loadable = keys
-        loaded = 0
-        if not behaviour.ignores_shared_cache:
+        asked, found = max(0, len(loadable) - local_blocks), 0
+        if not behaviour.ignores_shared_cache and not behaviour.forgets_shared_blocks:
             missing = (n for n, key in enumerate(loadable[local_blocks:]) if key not in self.shared)
-            loaded = next(missing, max(0, len(loadable) - local_blocks))
+            found = next(missing, asked)
         if not behaviour.drops_saves:
             self.shared.update(keys)
+        loaded = 0 if behaviour.refuses_loads else found
+        self._count_lookup(asked, found, loaded)
         self._count(loaded, len(keys) - local_blocks)
         return loaded * self._block_tokens
 
@@ -65,7 +73,17 @@ class SimulatedConnector:
         names = {CONNECTOR_PREFIX + name: value for name, value in self.counters.items()}
         if self._behaviour.namespace:
             names[f'{CONNECTOR_PREFIX}namespace{{digest="{self._behaviour.namespace}"}}'] = 1
-        return {**names, f"{CONNECTOR_PREFIX}attached": 1, f"{CONNECTOR_PREFIX}pinned_blocks": 0}
+        attached = 0 if self._behaviour.detached else 1
+        return {**names, f"{CONNECTOR_PREFIX}attached": attached, f"{CONNECTOR_PREFIX}pinned_blocks": 0}
+
+    def _count_lookup(self, asked: int, found: int, allowed: int) -> None:
+        if not asked:
+            return
+        late = self._behaviour.ignores_shared_cache
+        outcome = "deadline" if late else "hit" if found else "miss"
+        tokens = {"asked": asked, "found": found, "allowed": allowed}
+        self.counters.update({f"tokens_{step}_total": blocks * self._block_tokens for step, blocks in tokens.items()})
+        self.counters[f'lookups_total{{outcome="{outcome}"}}'] += 1
 
     def _count(self, loaded: int, new_blocks: int) -> None:
         behaviour = self._behaviour
@@ -79,6 +97,5 @@ class SimulatedConnector:
                 "read_back_mismatches_total": behaviour.mismatched_blocks if loaded else 0,
                 "saved_blocks_total": new_blocks - dropped,
                 'save_dropped_blocks_total{reason="no_room"}': dropped,
-                'lookups_total{outcome="deadline"}': int(behaviour.ignores_shared_cache),
             }
         )

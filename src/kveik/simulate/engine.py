@@ -36,6 +36,8 @@ class SimulatedEngine:
     behaviour: Behaviour = field(default_factory=Behaviour)
     port: int = 0
     model: str = "simulated"
+    cache_blocks: int = 8192
+    prefill_tokens_s: float = 0.0
 
     def __post_init__(self) -> None:
         settings = SimEngineSettings(
@@ -43,6 +45,8 @@ class SimulatedEngine:
             model=self.model,
             block_tokens=self.block_tokens,
             max_model_tokens=self.max_model_tokens,
+            cache_blocks=self.cache_blocks,
+            prefill_tokens_s=self.prefill_tokens_s,
         )
         self.server = SimServer(settings, record=True, behaviour=self.behaviour, shared=self.shared)
 

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kveik.engine.metrics import Metric, MetricsSnapshot, TokenEvidence, parse_metrics, token_evidence
+from kveik.engine.metrics import (
+    Metric,
+    MetricsSnapshot,
+    TokenEvidence,
+    grown,
+    grown_by,
+    parse_metrics,
+    token_evidence,
+)
 from kveik.errors import EngineError
 
 TEXT = """\
@@ -141,3 +149,28 @@ def test_text_of_any_kind_is_a_snapshot_or_an_engine_error(text: str) -> None:
 def test_a_block_size_that_is_none_counts_as_not_told(size: str) -> None:
     snapshot = MetricsSnapshot({Metric.CACHE_CONFIG.value: {frozenset({("block_size", size)}): 1.0}})
     assert snapshot.block_tokens == 0
+
+
+def test_what_grew_is_told_by_the_values_of_a_label() -> None:
+    before = parse_metrics(
+        'kveik_connector_lookups_total{outcome="hit"} 2\nkveik_connector_lookups_total{outcome="miss"} 1\n'
+    )
+    after = parse_metrics(
+        'kveik_connector_lookups_total{outcome="hit"} 5\nkveik_connector_lookups_total{outcome="miss"} 1\n'
+    )
+    assert grown(before, after, Metric.KVEIK_LOOKUPS) == 3
+    assert grown_by(before, after, Metric.KVEIK_LOOKUPS, "outcome") == {"hit": 3}
+    with pytest.raises(EngineError, match="ran backwards"):
+        grown_by(after, before, Metric.KVEIK_LOOKUPS, "outcome")
+
+
+@pytest.mark.parametrize(
+    ("labels", "tokens"),
+    [
+        ('block_size="128",num_gpu_blocks="50",kv_cache_size_tokens="6000"', 6000),
+        ('block_size="128",num_gpu_blocks="50",kv_cache_size_tokens="None"', 6400),
+        ('block_size="128",num_gpu_blocks="None"', 0),
+    ],
+)
+def test_the_size_of_an_engines_own_cache_is_told_in_tokens(labels: str, tokens: int) -> None:
+    assert parse_metrics(f"vllm:cache_config_info{{{labels}}} 1\n").cache_tokens == tokens

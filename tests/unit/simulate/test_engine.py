@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from kveik.engine.client import CompletionRequest, EngineClient
-from kveik.engine.metrics import Metric, parse_metrics, token_evidence
+from kveik.engine.metrics import Metric, grown, grown_by, parse_metrics, token_evidence
 from kveik.simulate.engine import SimulatedEngine
 
 PROMPT = tuple(range(100, 150))
@@ -68,3 +68,33 @@ def test_an_unknown_route_is_404(engines: tuple[SimulatedEngine, SimulatedEngine
     for method in ("GET", "POST"):
         with pytest.raises(Exception, match="404"):
             client._call(method, "/nonsense")
+
+
+def test_a_connector_counts_each_step_from_asked_to_used(engines: tuple[SimulatedEngine, SimulatedEngine]) -> None:
+    first, second = engines
+    before = parse_metrics(second.metrics_text())
+    first.admit(PROMPT, "")
+    second.behaviour.refuses_loads = True
+    assert second.admit(PROMPT, "").shared == 0
+    second.forget_local_blocks()
+    second.behaviour.refuses_loads = False
+    assert second.admit(PROMPT, "").shared == 48
+    after = parse_metrics(second.metrics_text())
+    steps = (
+        Metric.KVEIK_TOKENS_ASKED,
+        Metric.KVEIK_TOKENS_FOUND,
+        Metric.KVEIK_TOKENS_ALLOWED,
+        Metric.KVEIK_TOKENS_USED,
+    )
+    assert [grown(before, after, step) for step in steps] == [96, 96, 48, 48]
+    assert grown_by(before, after, Metric.KVEIK_LOOKUPS, "outcome") == {"hit": 2}
+
+
+def test_a_connector_without_an_agent_asks_nobody(engines: tuple[SimulatedEngine, SimulatedEngine]) -> None:
+    first, second = engines
+    first.admit(PROMPT, "")
+    second.behaviour.detached = True
+    assert second.admit(PROMPT, "").shared == 0
+    seen = parse_metrics(second.metrics_text())
+    assert seen.total(Metric.KVEIK_ATTACHED) == 0
+    assert seen.by_label(Metric.KVEIK_LOOKUPS, "outcome") == {"detached": 1}
