@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kveik.doctor.fleet_described import is_loopback
-from kveik.doctor.mount_table import UNKNOWN, Mount
+from kveik.store.filesystem_medium import NOWHERE, Mount
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class MountFacts:
     """
 
     folder: str
-    mount: Mount = UNKNOWN
+    mount: Mount = NOWHERE
     tried_in: str = ""
     system_disk: bool = False
     exported: str = ""

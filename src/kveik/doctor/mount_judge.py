@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from kveik.doctor.check import Outcome, Point
 from kveik.doctor.mount_facts import Meant, MountFacts, Room, Speed, Trial
+from kveik.doctor.mount_table import is_layer, is_memory, is_network, is_told_by_its_type
 
 _MIB, _GIB = 1 << 20, 1 << 30
 #: Below so much, or above so long for a small file, loading rarely pays.
@@ -42,19 +43,19 @@ def _kind(facts: MountFacts, meant: Meant) -> Iterator[Point]:
     """Whether a folder of this kind can be shared at all."""
     mount, several = facts.mount, meant.nodes > 1
     about = f"{facts.folder} is {mount}"
-    if mount.layer:
+    if is_layer(mount):
         told = "a container's own layer: it ends with the container, and nobody else sees it"
         outcome = Outcome.WRONG if several else Outcome.BEWARE
         yield Point(outcome, about, told, f"{_MOUNT_IT} (docker run -v)", _SOURCES)
-    elif mount.memory:
+    elif is_memory(mount):
         told = "memory of this machine: no other node sees it, and blocks lie in memory a second time"
         yield Point(Outcome.WRONG if several else Outcome.BEWARE, about, told, _MOUNT_IT, _SOURCES)
-    elif mount.network and not mount.known_network:
+    elif is_network(mount) and not is_told_by_its_type(mount):
         told = (
             "whether other nodes have the same is not told by its type; kveik doctor pairs tells it of a running fleet"
         )
         yield Point(Outcome.WELL, about, told, source=_SOURCES)
-    elif mount.network:
+    elif is_network(mount):
         yield Point(Outcome.WELL, about, "other nodes can mount the same", source=_SOURCES)
     else:
         yield _local(facts, about, several=several)

@@ -19,9 +19,9 @@ from typing import TypeVar
 
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.doctor.mount_facts import MountFacts
-from kveik.doctor.mount_table import exported, mount_of, mounts_in, on_system_disk
+from kveik.doctor.mount_table import exported, on_system_disk
 from kveik.doctor.mount_trials import measure, room_of, try_direct, try_locks, try_rules, words
-from kveik.store.filesystem_medium import mount_table
+from kveik.store.filesystem_medium import mount_above, mount_table, mounts_in
 
 #: How long a mount may take for each step.
 STEP_S = 8.0
@@ -41,7 +41,7 @@ def look_at(folder: Path, step_s: float = STEP_S, clock: Clock = SYSTEM_CLOCK) -
     """Everything about one folder. Leaves nothing behind, unless the mount hangs."""
     path = os.path.abspath(folder)
     mounts = mounts_in(mount_table())
-    mount = mount_of(path, mounts)
+    mount = mount_above(path, mounts)
     facts = MountFacts(
         path, mount, system_disk=on_system_disk(mount, mounts), exported=exported(path, _texts(_EXPORTS))
     )

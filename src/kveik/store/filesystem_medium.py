@@ -39,9 +39,18 @@ UNKNOWN = Medium("")
 
 
 @dataclass(frozen=True, slots=True)
-class _Mount:
+class Mount:
+    """One line of the table of mounts. ``device``: its number, ``major:minor``, which several mounts may share."""
+
     point: str
     medium: Medium
+    device: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.medium.type or 'unknown'} from {self.medium.source or 'unknown'} at {self.point or 'unknown'}"
+
+
+NOWHERE = Mount("", UNKNOWN)
 
 
 def medium_of(path: Path) -> Medium:
@@ -61,27 +70,38 @@ def mount_table() -> list[str]:
 
 
 def medium_in(path: str, mountinfo: Iterable[str]) -> Medium:
-    """What an absolute path without links lies on: the longest mount point above it, of equal ones the last."""
-    found = _Mount("", UNKNOWN)
-    for line in mountinfo:
-        mount = _parse(line)
-        if mount is not None and _is_below(path, mount.point) and len(mount.point) >= len(found.point):
+    """What an absolute path without links lies on, by these lines."""
+    return mount_above(path, mounts_in(mountinfo)).medium
+
+
+def mounts_in(mountinfo: Iterable[str]) -> list[Mount]:
+    """All mounts, in the order of the lines; those that are not understood are left out."""
+    return [mount for line in mountinfo if (mount := _parse(line)) is not None]
+
+
+def mount_above(path: str, mounts: Iterable[Mount]) -> Mount:
+    """The longest mount point above an absolute path without links, of equal ones the last; else :data:`NOWHERE`."""
+    found = NOWHERE
+    for mount in mounts:
+        if is_below(path, mount.point) and len(mount.point) >= len(found.point):
             found = mount
-    return found.medium
+    return found
 
 
-def _parse(line: str) -> _Mount | None:
+def is_below(path: str, folder: str) -> bool:
+    """Whether an absolute path is a folder or lies below it."""
+    return folder in ("/", path) or path.startswith(folder.rstrip("/") + "/")
+
+
+def _parse(line: str) -> Mount | None:
     """``36 35 98:0 /root /point options optional... - type source options``."""
     before, separator, after = line.partition(" - ")
     fields, last = before.split(" "), after.split(" ")
     if not separator or len(fields) < 6 or len(last) < 2:
         return None
-    return _Mount(_plain(fields[4]), Medium(last[0], _plain(last[1])))
+    return Mount(unescaped(fields[4]), Medium(last[0], unescaped(last[1])), fields[2])
 
 
-def _plain(text: str) -> str:
+def unescaped(text: str) -> str:
+    """A path as tables of mounts and of exports write it, without its escapes."""
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
-
-
-def _is_below(path: str, point: str) -> bool:
-    return point in ("/", path) or path.startswith(point.rstrip("/") + "/")

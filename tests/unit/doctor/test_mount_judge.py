@@ -7,11 +7,11 @@ import pytest
 from kveik.doctor.check import Outcome, Point
 from kveik.doctor.mount_facts import Meant, MountFacts, Room, Speed, Trial, machines
 from kveik.doctor.mount_judge import judge_mount, judge_pair
-from kveik.doctor.mount_table import Mount
+from kveik.store.filesystem_medium import Medium, Mount
 
 GIB, MIB = 1 << 30, 1 << 20
-NFS = Mount("/kv", "0:50", "nfs4", "10.0.0.9:/export/kv")
-DISK = Mount("/kv", "8:17", "xfs", "/dev/sdb1")
+NFS = Mount("/kv", Medium("nfs4", "10.0.0.9:/export/kv"), "0:50")
+DISK = Mount("/kv", Medium("xfs", "/dev/sdb1"), "8:17")
 FAST = Speed(500.0 * MIB, 900.0 * MIB, 0.001, 0.0005, 16 * MIB)
 GOOD = MountFacts(
     "/kv",
@@ -41,15 +41,15 @@ def test_a_network_file_system_with_room_that_does_as_it_should_is_well() -> Non
 @pytest.mark.parametrize(
     ("mount", "system", "nodes", "outcome", "told"),
     [
-        (Mount("/", "0:9", "overlay", "overlay"), False, 2, Outcome.WRONG, "container's own layer"),
-        (Mount("/", "0:9", "overlay", "overlay"), False, 1, Outcome.BEWARE, "container's own layer"),
-        (Mount("/kv", "0:9", "tmpfs", "tmpfs"), False, 2, Outcome.WRONG, "memory of this machine"),
-        (Mount("/kv", "0:9", "tmpfs", "tmpfs"), False, 1, Outcome.BEWARE, "memory of this machine"),
+        (Mount("/", Medium("overlay", "overlay"), "0:9"), False, 2, Outcome.WRONG, "container's own layer"),
+        (Mount("/", Medium("overlay", "overlay"), "0:9"), False, 1, Outcome.BEWARE, "container's own layer"),
+        (Mount("/kv", Medium("tmpfs", "tmpfs"), "0:9"), False, 2, Outcome.WRONG, "memory of this machine"),
+        (Mount("/kv", Medium("tmpfs", "tmpfs"), "0:9"), False, 1, Outcome.BEWARE, "memory of this machine"),
         (DISK, True, 2, Outcome.WRONG, "other nodes have another folder"),
         (DISK, True, 1, Outcome.BEWARE, "takes room from all else"),
         (DISK, False, 2, Outcome.BEWARE, "only if this machine itself serves it"),
         (DISK, False, 1, Outcome.WELL, "for its own engines"),
-        (Mount("/kv", "0:9", "fuse.juicefs", "kv"), False, 2, Outcome.WELL, "kveik doctor pairs"),
+        (Mount("/kv", Medium("fuse.juicefs", "kv"), "0:9"), False, 2, Outcome.WELL, "kveik doctor pairs"),
         (NFS, False, 2, Outcome.WELL, "other nodes can mount the same"),
     ],
 )

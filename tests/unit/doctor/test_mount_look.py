@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kveik.doctor.mount_look import look_at, seen_through
+from kveik.doctor.mount_table import is_memory, is_network
 from tests.slow_mount import SlowMount, slow_mounts
 
 Mounts = Callable[[str], SlowMount]
@@ -61,9 +62,9 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 
 def test_memory_and_a_network_file_system_are_known(private_disk: Path, mounts: Mounts) -> None:
-    assert look_at(private_disk).mount.memory
+    assert is_memory(look_at(private_disk).mount)
     served = look_at(mounts("one").target)
-    assert (served.mount.type, served.mount.network) == ("fuse.slow", True)
+    assert (served.mount.medium.type, is_network(served.mount)) == ("fuse.slow", True)
     assert (served.silent, served.trouble) == ("", "")
 
 

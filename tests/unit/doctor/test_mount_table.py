@@ -1,8 +1,9 @@
-"""What a folder is mounted from, by tables as kernels write them."""
+"""Which kinds of mounts can be shared, by tables as kernels write them; and what a machine exports."""
 
 import pytest
 
-from kveik.doctor.mount_table import UNKNOWN, Mount, exported, mount_of, mounts_in, on_system_disk
+from kveik.doctor.mount_table import exported, is_layer, is_memory, is_network, is_told_by_its_type, on_system_disk
+from kveik.store.filesystem_medium import NOWHERE, Medium, Mount, mount_above, mounts_in
 
 TABLE = """\
 22 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw,errors=remount-ro
@@ -22,35 +23,24 @@ CONTAINER = """\
 
 
 def of(path: str, table: str = TABLE) -> Mount:
-    return mount_of(path, mounts_in(table.splitlines()))
-
-
-@pytest.mark.parametrize(
-    ("path", "type_", "source", "network"),
-    [
-        ("/home/x", "ext4", "/dev/sda2", False),
-        ("/data", "xfs", "/dev/sdb1", False),
-        ("/database", "ext4", "/dev/sda2", False),
-        ("/mnt/kv cache/a/b", "nfs4", "10.0.0.9:/export/kv", True),
-        ("/mnt/juice/x", "fuse.juicefs", "JuiceFS:kv", True),
-        ("/dev/shm/x", "tmpfs", "tmpfs", False),
-    ],
-)
-def test_the_longest_mount_point_above_a_path_counts(path: str, type_: str, source: str, network: bool) -> None:
-    found = of(path)
-    assert (found.type, found.source, found.network) == (type_, source, network)
+    return mount_above(path, mounts_in(table.splitlines()))
 
 
 def test_kinds_are_told_apart() -> None:
-    assert of("/dev/shm/x").memory
-    assert of("/", CONTAINER).layer
-    assert not of("/", CONTAINER).network
-    assert of("/mnt/kv cache").known_network
-    assert not of("/mnt/juice").known_network
-    assert Mount("/", "0:1", "fuse.fuse-overlayfs", "x").layer
-    assert not Mount("/", "0:1", "fuse.fuse-overlayfs", "x").network
-    assert "hard" in of("/mnt/kv cache").options
-    assert "nfs4 from 10.0.0.9:/export/kv" in str(of("/mnt/kv cache"))
+    assert is_memory(of("/dev/shm/x"))
+    assert is_layer(of("/", CONTAINER))
+    assert not is_network(of("/", CONTAINER))
+    assert is_network(of("/mnt/kv cache"))
+    assert is_told_by_its_type(of("/mnt/kv cache"))
+    assert is_network(of("/mnt/juice"))
+    assert not is_told_by_its_type(of("/mnt/juice"))
+    assert not is_network(of("/data"))
+
+
+def test_a_container_layer_of_fuse_is_no_network() -> None:
+    layer = Mount("/", Medium("fuse.fuse-overlayfs", "x"), "0:1")
+    assert is_layer(layer)
+    assert not is_network(layer)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +57,13 @@ def test_kinds_are_told_apart() -> None:
 )
 def test_the_system_disk_is_known_by_its_device(path: str, table: str, expected: bool) -> None:
     mounts = mounts_in(table.splitlines())
-    assert on_system_disk(mount_of(path, mounts), mounts) is expected
+    assert on_system_disk(mount_above(path, mounts), mounts) is expected
 
 
 def test_without_a_table_nothing_is_known() -> None:
-    assert mount_of("/x", []) == UNKNOWN
-    assert not on_system_disk(UNKNOWN, [])
-    assert "unknown" in str(UNKNOWN)
+    assert mount_above("/x", []) == NOWHERE
+    assert not on_system_disk(NOWHERE, [])
+    assert "unknown" in str(NOWHERE)
 
 
 @pytest.mark.parametrize(

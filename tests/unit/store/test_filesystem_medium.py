@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kveik.store.filesystem_medium import UNKNOWN, Medium, medium_in, medium_of
+from kveik.store.filesystem_medium import NOWHERE, UNKNOWN, Medium, medium_in, medium_of, mount_above, mounts_in
 
 TABLE = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -55,3 +55,13 @@ def test_a_link_is_followed_to_what_it_leads_to(tmp_path: Path) -> None:
 
     assert medium_of(tmp_path / "link").type == "proc"
     assert medium_of(tmp_path).type != "proc"
+
+
+def test_a_mount_has_its_place_and_the_number_of_its_device() -> None:
+    mounts = mounts_in(TABLE)
+    assert len(mounts) == len(TABLE) - 1, "what is not understood is left out"
+    found = mount_above("/mnt/two words/x", mounts)
+    assert (found.point, found.device) == ("/mnt/two words", "0:42")
+    assert str(found) == "ceph from 10.0.0.1:/ at /mnt/two words"
+    assert mount_above("/x", []) == NOWHERE
+    assert str(NOWHERE) == "unknown from unknown at unknown"
