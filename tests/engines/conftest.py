@@ -54,7 +54,7 @@ class RunningAgent:
     @property
     def extra(self) -> dict[str, Any]:
         # The default deadlines are for machines that are not also running a test suite.
-        patience = {"lookup_deadline_s": 5.0, "load_deadline_s": 60.0, "load_choice": "always"}
+        patience = {"lookup_deadline_s": 10.0, "load_deadline_s": 60.0, "load_choice": "always"}
         return {"socket": self.settings.socket, "read_back_every": 1, **patience}
 
     def restart(self) -> None:
