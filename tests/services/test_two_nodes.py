@@ -44,7 +44,8 @@ class TwoNodes:
         self.config.write_text(
             f'[fleet]\nname = "{self.fleet}"\nstate_folder = "{folder}/state"\nfirst_port = {first}\ndrain_s = 2\n'
             '[engine]\nsimulated = true\nserved_name = "simulated"\nkv_events = false\n'
-            '[agent]\narena_bytes = "32 MiB"\n'
+            f'[agent]\narena_bytes = "32 MiB"\nfilesystem = "{folder}/cache"\nfilesystem_reserve_bytes = 0\n'
+            "probe_period_s = 0.5\n"
             f'[router]\nport = {self.port}\nregistry = "etcd://{etcd.address}"\npolicy = "round-robin"\ndrain_s = 2\n'
             "[watchdog]\nprobe_period_s = 0.5\nrestart_grace_s = 0\nrestart_pause_s = 0\ngood_probes = 1\n"
             f"{nodes}"
@@ -144,6 +145,23 @@ def test_an_engine_of_either_node_is_served_by_both_routers(fleet: TwoNodes) -> 
     for node, name in (("n0", "e0"), ("n1", "e1")):
         assert fleet.served(node, name) >= before[name] + 6
     assert "g-1" not in fleet.states("n0")  # further ranks of an engine are none of their own
+
+
+def test_both_agents_find_in_the_shared_tier_what_the_other_put_there_as_routers_and_the_doctor_say(
+    fleet: TwoNodes,
+) -> None:
+    def sights(node: str) -> dict[str, dict[str, str]]:
+        nodes = FleetClient(fleet.url(node)).status().nodes
+        return {one.node: {sight.node: sight.presence for tier in one.tiers for sight in tier.sights} for one in nodes}
+
+    both = {"n0": "here", "n1": "here"}
+    for node in ADDRESSES:
+        wait_until(lambda: sights(node) == {"n0": both, "n1": both}, f"{node}: each sees both", PATIENCE_S)  # noqa: B023
+        doctor = fleet.kveik("doctor", node, "pairs", "stores")
+        told, _ = doctor.communicate(timeout=PATIENCE_S)
+        assert doctor.returncode == 0, told
+        assert "each of" in told or "well: filesystem tier" in told
+        assert "unknown" not in told
 
 
 def test_a_head_that_dies_has_its_ranks_on_both_nodes_restarted_once(fleet: TwoNodes) -> None:
