@@ -34,6 +34,7 @@ COUNTERS = (
     ),
     MetricRow("lookup_seconds", "Time from asking the agent to its answer."),
     MetricRow("tokens_asked", "Tokens looked up beyond the engine's own hits."),
+    MetricRow("known_blocks", "Blocks that lookups found, usable or not."),
     MetricRow("tokens_found", "Tokens of usable hits that were found."),
     MetricRow("tokens_allowed", "Tokens of those that were worth loading, as far as that was known."),
     MetricRow(

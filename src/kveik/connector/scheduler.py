@@ -305,6 +305,7 @@ class SchedulerSide:
         tokens = max(hit.tokens, local_tokens)
         outcome = "hit" if tokens > local_tokens else "miss"
         self._stats.add("lookups", outcome=outcome)
+        self._stats.add("known_blocks", sum(len(row) - row.count(0) for row in answer.places))
         funnel.note_lookup(state.seen, outcome, pending.started_s, seconds)
         funnel.note_found(state.seen, self._shape, found, hit, failed, self.place_name)
         if tokens > local_tokens:

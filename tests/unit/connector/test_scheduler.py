@@ -129,6 +129,16 @@ class TestOffers:
         bench.agent.automatic = b"\1" * 9
         assert bench.side.offer(request(tokens=96), 0) == (tokens, True)
 
+    def test_blocks_that_are_there_and_of_no_use_are_counted(self) -> None:
+        bench = Bench()
+        bench.agent.automatic = b"\0" + b"\1" * 5
+        assert bench.side.offer(request(), 0) == (0, False)
+        taken = bench.stats.take()
+        assert taken is not None
+        counted = taken.data["add"]
+        assert (counted["known_blocks"], counted["lookups|outcome=miss"]) == (5, 1)
+        assert "tokens_found" not in counted
+
     def test_the_scheduler_is_asked_to_come_back_while_the_agent_has_not_answered(self) -> None:
         bench, asked = Bench(), request()
         assert bench.side.offer(asked, 0) == (None, False)
