@@ -36,6 +36,7 @@ COMMANDS = {
     "verify": "kveik.cli.verify",
     "launch": "kveik.cli.launch",
     "plan": "kveik.cli.plan",
+    "bench": "kveik.cli.bench",
     "demo": "kveik.cli.demo",
     "sim-engine": "kveik.cli.sim_engine",
 }
