@@ -5,41 +5,14 @@ from dataclasses import replace
 import pytest
 
 from kveik.clock import FakeClock
-from kveik.store.base import BlockStore
 from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.faulty import Faults, FaultyStore
 from kveik.store.memory import MemoryStore
-from kveik.store.roll_call import NAMES, Roster
-from kveik.store.roll_call_round import KEPT, Caller, Calls, RollCallRound
-from kveik.store.roll_call_verdict import Presence, Sight, patience_s
+from kveik.store.roll_call import NAMES
+from kveik.store.roll_call_round import KEPT, RollCallRound
+from kveik.store.roll_call_verdict import Presence, patience_s
 from tests.agents import wait_until
-
-NODES = ("n0", "n1")
-RENEW_S = 45.0
-
-
-class Node:
-    """One node's side of the call."""
-
-    def __init__(self, name: str, store: BlockStore, clock: FakeClock, *, number: int = 0, nonce: str = "") -> None:
-        self.caller = Caller(Roster("f", name, NODES), f"host-of-{name}", nonce or f"life-of-{name}", RENEW_S, 5.0)
-        self.store = store
-        self.clock = clock
-        now_s = clock.monotonic()
-        self.calls = Calls(number, {node: Sight(node, now_s, RENEW_S) for node in NODES})
-
-    def round(self) -> None:
-        done = RollCallRound(self.store, self.caller, self.calls, self.clock)
-        done.run()
-        self.calls = done.calls
-
-    def clear(self) -> None:
-        done = RollCallRound(self.store, self.caller, self.calls, self.clock)
-        done.clear()
-        self.calls = done.calls
-
-    def sees(self, node: str) -> Presence:
-        return self.calls.sights[node].presence(self.clock.monotonic())
+from tests.roll_calls import NODES, RENEW_S, CallingNode
 
 
 def blocks_in(store: MemoryStore) -> int:
@@ -53,7 +26,7 @@ def clock() -> FakeClock:
 
 def test_nodes_that_share_a_store_see_each_other_from_round_to_round(clock: FakeClock) -> None:
     store = MemoryStore()
-    nodes = [Node("n0", store, clock, number=3), Node("n1", store, clock, number=14)]
+    nodes = [CallingNode("n0", store, clock, number=3), CallingNode("n1", store, clock, number=14)]
     for _ in range(40):
         for node in nodes:
             node.round()
@@ -64,7 +37,7 @@ def test_nodes_that_share_a_store_see_each_other_from_round_to_round(clock: Fake
 
 
 def test_nodes_of_two_stores_see_only_themselves(clock: FakeClock) -> None:
-    nodes = [Node(name, MemoryStore(), clock) for name in NODES]
+    nodes = [CallingNode(name, MemoryStore(), clock) for name in NODES]
     for _ in range(20):
         for node in nodes:
             node.round()
@@ -77,7 +50,7 @@ def test_nodes_of_two_stores_see_only_themselves(clock: FakeClock) -> None:
 
 def test_a_node_that_ends_takes_its_blocks_along_and_grows_old_for_the_other(clock: FakeClock) -> None:
     store = MemoryStore()
-    one, two = Node("n0", store, clock), Node("n1", store, clock)
+    one, two = CallingNode("n0", store, clock), CallingNode("n1", store, clock)
     two.round()
     one.round()
     two.clear()
@@ -90,12 +63,12 @@ def test_a_node_that_ends_takes_its_blocks_along_and_grows_old_for_the_other(clo
 
 def test_an_agent_that_was_killed_leaves_nothing_behind_once_it_began_anew(clock: FakeClock) -> None:
     store = MemoryStore()
-    one, two = Node("n0", store, clock), Node("n1", store, clock, number=5)
+    one, two = CallingNode("n0", store, clock), CallingNode("n1", store, clock, number=5)
     for _ in range(9):
         one.round()
         two.round()
         clock.advance(15.0)
-    anew = Node("n1", store, clock, number=11, nonce="another life")
+    anew = CallingNode("n1", store, clock, number=11, nonce="another life")
     clock.advance(60.0)
     anew.round()
     one.round()
@@ -108,7 +81,7 @@ def test_an_agent_that_was_killed_leaves_nothing_behind_once_it_began_anew(clock
 
 def test_two_agents_of_one_name_notice_each_other(clock: FakeClock) -> None:
     store = MemoryStore()
-    agents = [Node("n0", store, clock, number=2), Node("n0", store, clock, number=9, nonce="the other")]
+    agents = [CallingNode("n0", store, clock, number=2), CallingNode("n0", store, clock, number=9, nonce="the other")]
     for _ in range(4):
         for agent in agents:
             agent.round()
@@ -122,7 +95,7 @@ def test_two_agents_of_one_name_notice_each_other(clock: FakeClock) -> None:
 
 def test_an_own_block_that_was_evicted_is_put_again_in_the_same_round(clock: FakeClock) -> None:
     store = MemoryStore()
-    one = Node("n0", store, clock)
+    one = CallingNode("n0", store, clock)
     one.round()
     store.delete([key for portion in store.keys(PROBE_NAMESPACE) for key in portion])
     clock.advance(15.0)
@@ -133,7 +106,7 @@ def test_an_own_block_that_was_evicted_is_put_again_in_the_same_round(clock: Fak
 
 def test_a_store_that_acknowledges_and_does_not_serve_has_nobody(clock: FakeClock) -> None:
     faulty = FaultyStore(MemoryStore(), Faults(lose=True))
-    one = Node("n0", faulty, clock)
+    one = CallingNode("n0", faulty, clock)
     for _ in range(20):
         one.round()
         clock.advance(15.0)
@@ -142,7 +115,7 @@ def test_a_store_that_acknowledges_and_does_not_serve_has_nobody(clock: FakeCloc
 
 def test_a_store_that_fails_is_not_taken_for_an_empty_one(clock: FakeClock) -> None:
     faulty = FaultyStore(MemoryStore())
-    one, two = Node("n0", faulty, clock), Node("n1", faulty, clock)
+    one, two = CallingNode("n0", faulty, clock), CallingNode("n1", faulty, clock)
     one.round()
     two.round()
     faulty.faults = Faults(fail="unavailable")
@@ -158,10 +131,10 @@ def test_a_store_that_fails_is_not_taken_for_an_empty_one(clock: FakeClock) -> N
 
 def test_a_tier_that_cannot_be_written_still_shows_the_others(clock: FakeClock) -> None:
     store = MemoryStore()
-    two = Node("n1", store, clock)
+    two = CallingNode("n1", store, clock)
     two.round()
     read_only = FaultyStore(store, Faults(fail="read_only", operations=frozenset({"put", "delete"})))
-    one = Node("n0", read_only, clock)
+    one = CallingNode("n0", read_only, clock)
     one.round()
     assert one.sees("n1") is Presence.HERE
     assert one.sees("n0") is Presence.NO_ANSWER
@@ -169,7 +142,7 @@ def test_a_tier_that_cannot_be_written_still_shows_the_others(clock: FakeClock) 
 
 def test_wrong_bytes_under_the_right_checksum_of_a_store_are_told_by_the_frame(clock: FakeClock) -> None:
     store = MemoryStore()
-    two = Node("n1", FaultyStore(store, Faults(corrupt=True)), clock)
+    two = CallingNode("n1", FaultyStore(store, Faults(corrupt=True)), clock)
     two.round()
     assert two.sees("n1") is Presence.OTHER_BYTES
     clock.advance(15.0)
@@ -180,16 +153,16 @@ def test_wrong_bytes_under_the_right_checksum_of_a_store_are_told_by_the_frame(c
 
 def test_bytes_that_a_store_takes_for_right_and_are_not_are_told(clock: FakeClock) -> None:
     store = MemoryStore()
-    two = Node("n1", store, clock)
+    two = CallingNode("n1", store, clock)
     two.round()
-    one = Node("n0", FaultyStore(store, Faults(foreign=True, unverified=True)), clock)
+    one = CallingNode("n0", FaultyStore(store, Faults(foreign=True, unverified=True)), clock)
     one.round()
     assert one.sees("n1") is Presence.OTHER_BYTES
 
 
 def test_memory_that_a_store_may_still_touch_is_kept(clock: FakeClock) -> None:
     faulty = FaultyStore(MemoryStore())
-    one = Node("n0", faulty, clock)
+    one = CallingNode("n0", faulty, clock)
     one.round()
     with faulty.late():
         clock.advance(15.0)
@@ -201,7 +174,7 @@ def test_memory_that_a_store_may_still_touch_is_kept(clock: FakeClock) -> None:
 
 
 def test_a_round_changes_nothing_of_what_it_was_given(clock: FakeClock) -> None:
-    one = Node("n0", MemoryStore(), clock)
+    one = CallingNode("n0", MemoryStore(), clock)
     before = replace(one.calls, sights=dict(one.calls.sights))
     RollCallRound(one.store, one.caller, one.calls, clock).run()
     assert one.calls == before

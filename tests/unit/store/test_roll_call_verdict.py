@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from kveik.store.roll_call import NAMES, Entry
 from kveik.store.roll_call_verdict import OVERDUE_PERIODS, Presence, Sight, patience_s
 
@@ -93,3 +96,37 @@ def test_plain_values_are_for_stats() -> None:
     }  # fmt: skip
     assert START.plain(101.0)["age_s"] is None
     assert all(replace(START, refused=text).plain(1_000.0)["told"] for text in ("", "why"))
+
+
+#: What may happen to a node's block in a round: it is newer, the same, gone, wrong, or the tier does not answer.
+HAPPENINGS = st.lists(
+    st.tuples(st.sampled_from(["newer", "same", "gone", "wrong", "refused", "anew"]), st.floats(0.0, 400.0)),
+    max_size=30,
+)
+
+
+@given(HAPPENINGS)
+def test_a_node_is_here_only_after_a_new_block_in_time_and_never_with_wrong_bytes_since(
+    happenings: list[tuple[str, float]],
+) -> None:
+    sight, now_s, number, life = START, 100.0, 0, 0
+    new_s: float | None = None
+    wrong = False
+    for what, passed_s in happenings:
+        now_s += passed_s
+        if what in {"newer", "anew"}:
+            number, life = (number + 1, life) if what == "newer" else (0, life + 1)
+            sight = sight.read(block(number, str(life), at_s=now_s), now_s, now_s)
+            new_s, wrong = now_s, False
+        elif what == "same" and new_s is not None:
+            sight = sight.read(block(number, str(life), at_s=new_s), now_s, now_s)
+        elif what == "wrong":
+            sight, wrong = sight.misread("checksum"), True
+        else:
+            sight = sight.missed() if what == "gone" else sight.refused_for("no route")
+        fresh = new_s is not None and now_s - new_s <= LONG_S
+        assert (sight.presence(now_s) is Presence.HERE) is (fresh and not wrong)
+        assert (sight.presence(now_s) is Presence.OTHER_BYTES) is wrong
+        assert sight.told(now_s)
+        assert sight.wanted(now_s)
+        assert (sight.age_s(now_s) is None) is (new_s is None)
