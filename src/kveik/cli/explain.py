@@ -3,25 +3,30 @@
 import argparse
 from types import ModuleType
 
-from kveik.cli import explain_log, explain_request
+from kveik.cli import explain_log, explain_prefixes, explain_request
 
-HELP = "say what the errors in a log mean, or why a request found no more in the cache"
+HELP = "say what the errors in a log mean, why a request found no more in the cache, or what breaks prefixes"
 
 EPILOG = """\
 Each of them has its own --help:
 
   kveik explain log [FILE] [--follow] [--json]
   kveik explain request ID | --last N [--config FILE] [--node NAME] [--router URL] [--token-file FILE] [--socket PATH]
+  kveik explain prefixes [--top N] [--config FILE] [--node NAME] [--router URL] [--token-file FILE] [--json]
 
 exit codes:
-  0  explained; log: nothing found, or notes only
-  1  log: faults or warnings were found; request: no such request is remembered
+  0  explained; log: nothing found, or notes only; prefixes: nothing breaks them
+  1  log: faults or warnings were found; request: no such request is remembered; prefixes: something breaks them
   2  wrong use
   3  what was to be explained could not be had
 """
 
 #: What can be explained, and the module for it, which is made as a command's is.
-EXPLAINERS: dict[str, ModuleType] = {"log": explain_log, "request": explain_request}
+EXPLAINERS: dict[str, ModuleType] = {
+    "log": explain_log,
+    "request": explain_request,
+    "prefixes": explain_prefixes,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

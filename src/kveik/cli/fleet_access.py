@@ -111,12 +111,30 @@ def open_access(args: argparse.Namespace, environ: Mapping[str, str] = os.enviro
     return Access(routers_at(urls, token_file, environ), config.absolute(), spec, folder)
 
 
+def open_routers(args: argparse.Namespace) -> tuple[Access | None, list[FleetClient]]:
+    """The fleet's routers one by one, and the fleet if a configuration describes it; by default one on this machine.
+
+    Raises :class:`ConfigError`.
+    """
+    if args.config is None and not args.router and not DEFAULT_CONFIG.is_file():
+        settings = load(RouterSettings, environ=os.environ)
+        here = f"http://{settings.host}:{settings.port}"
+        return None, _clients([here], args.token_file or settings.admission_token_file, os.environ)
+    access = open_access(args)
+    token_file = args.token_file
+    if access.config is not None and not token_file:
+        token_file = load(RouterSettings, file=access.config, environ=os.environ).admission_token_file
+    return access, _clients(access.routers.urls, token_file, os.environ)
+
+
 def routers_at(urls: Sequence[str], token_file: str, environ: Mapping[str, str]) -> Routers:
     """The routers at these addresses, with the admission token. Raises :class:`ConfigError` if it cannot be read."""
+    return Routers(_clients(urls, token_file, environ))
+
+
+def _clients(urls: Sequence[str], token_file: str, environ: Mapping[str, str]) -> list[FleetClient]:
     read_token(token_file, environ)  # said now if it cannot be read
-    return Routers(
-        [FleetClient(url, token=lambda: read_token(token_file, environ), deadline_s=ROUTER_S) for url in urls]
-    )
+    return [FleetClient(url, token=lambda: read_token(token_file, environ), deadline_s=ROUTER_S) for url in urls]
 
 
 def kept_by(control: ControlClient | None, engine: str) -> ProcessView | None:

@@ -1,26 +1,22 @@
 """``kveik status``: how the fleet is, from its router; or a node's processes where no router answers."""
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from kveik.cli.fleet_access import DEFAULT_CONFIG, ROUTER_S, Access, add_access, open_access
+from kveik.cli.fleet_access import DEFAULT_CONFIG, Access, add_access, open_routers
 from kveik.cli.status_tables import fleet_tables, supervisor_tables
-from kveik.config import RouterSettings, load
 from kveik.errors import ConfigError, FleetError, SuperviseError
 from kveik.fleet.client import FleetClient
 from kveik.fleet.report import plain_text
 from kveik.fleet.status import FleetStatus
-from kveik.router.fleet_api import read_token
 from kveik.supervise.messages import StatusAnswer
 
 HELP = "show how the fleet is: engines with states and reasons, load, hits, tiers, processes, events"
@@ -73,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Ask and print; the exit code says whether all is well."""
     try:
-        access, clients = _open(args)
+        access, clients = open_routers(args)
         if not 0.1 <= args.every <= 3600:
             raise ConfigError(f"--every is {args.every:g}, expected 0.1 to 3600 s")
     except ConfigError as error:
@@ -146,25 +142,6 @@ def _watch(shown: Shown, clients: Sequence[FleetClient], access: Access | None, 
                 shown = find_out(clients, access)
     except KeyboardInterrupt:
         return shown.code
-
-
-def _open(args: argparse.Namespace) -> tuple[Access | None, list[FleetClient]]:
-    """The fleet, if a configuration describes it, and its routers. Raises :class:`ConfigError`."""
-    if args.config is None and not args.router and not Path(DEFAULT_CONFIG).is_file():
-        settings = load(RouterSettings, environ=os.environ)
-        return None, _clients(
-            [f"http://{settings.host}:{settings.port}"], args.token_file or settings.admission_token_file
-        )
-    access = open_access(args)
-    token_file = args.token_file
-    if access.config is not None and not token_file:
-        token_file = load(RouterSettings, file=access.config, environ=os.environ).admission_token_file
-    return access, _clients(access.routers.urls, token_file)
-
-
-def _clients(urls: Sequence[str], token_file: str) -> list[FleetClient]:
-    read_token(token_file, os.environ)  # said now if it cannot be read
-    return [FleetClient(url, token=lambda: read_token(token_file, os.environ), deadline_s=ROUTER_S) for url in urls]
 
 
 def _supervisor(access: Access) -> StatusAnswer | None:

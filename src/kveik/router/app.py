@@ -36,6 +36,7 @@ from kveik.router.policy import LOOKS_AT_CACHE
 from kveik.router.prefix_file import PrefixKeeper
 from kveik.router.prefix_index import ApproximateIndex
 from kveik.router.prefix_keys import PrefixHasher
+from kveik.router.prefix_learning import PrefixLearner
 from kveik.router.prompt import PromptReader
 from kveik.router.request_book import RequestBook
 from kveik.router.status_page import StatusPage
@@ -77,6 +78,8 @@ class RouterApp:
             self.telemetry.tracing,
         )
         self._status.router = self.router
+        self._learner = _learner(settings)
+        self.router.learner = self.telemetry.learner = self._learner
         self._exact: ExactRouting | None = None
         if settings.exact_index and settings.policy in LOOKS_AT_CACHE:
             self.router.tokens = self._exact = ExactRouting(settings, index, lambda: self.router.engines)
@@ -90,7 +93,11 @@ class RouterApp:
                 "prefix_index": self.chooser.index_document,
                 "registry": lambda: {"revision": registry.view.revision, "trouble": registry.trouble},
             },
-            apart={"usage": self.telemetry.usage_document, "requests": requests.document},
+            apart={
+                "usage": self.telemetry.usage_document,
+                "requests": requests.document,
+                "prefixes": self.telemetry.prefixes_document,
+            },
             status=self._status,
             index_of=self._index_of,
         )
@@ -180,6 +187,8 @@ class RouterApp:
                     if self._exact is not None:
                         self._exact.tick()
                 self.telemetry.tick(now_s)
+                if self._learner is not None:
+                    self._learner.tick()
                 self._status.tick()
             except Exception:  # supervision: without ticks no deadline would ever pass
                 logger.exception("a tick failed; the next one follows")
@@ -209,6 +218,8 @@ class RouterApp:
         if self._ticker is not None:
             self._ticker.cancel()
         self._care.close()
+        if self._learner is not None:
+            self._learner.close()
         if self._exact is not None:
             self._exact.close()
         engines = self._prefixes.to_save(self.router.engines)
@@ -225,6 +236,12 @@ class RouterApp:
         close: Callable[[], None] | None = getattr(self._registry, "close", None)
         if close is not None:
             close()
+
+
+def _learner(settings: RouterSettings) -> PrefixLearner | None:
+    if not settings.explain_prompts:
+        return None
+    return PrefixLearner(settings.explain_prompts, excerpts=settings.explain_contents)
 
 
 def _prefix_file(settings: RouterSettings) -> Path | None:

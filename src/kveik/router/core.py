@@ -78,6 +78,13 @@ class Tokens(Protocol):
         """What became of a request."""
 
 
+class Learner(Protocol):
+    """Learns from the prompts of requests that were answered; see :mod:`kveik.router.prefix_learning`."""
+
+    def take(self, target: bytes, body: bytes, record: RequestRecord) -> None:
+        """A request was answered. The record still has its facts."""
+
+
 class Pages(Protocol):
     """What the router answers itself; see :mod:`kveik.router.pages`."""
 
@@ -112,6 +119,7 @@ class Router:
         self.care: Care | None = None
         self.pages: Pages | None = None
         self.tokens: Tokens | None = None
+        self.learner: Learner | None = None
         self.draining = False
         self.retries_refused = 0
         self._session_header = settings.session_header.lower().encode() if settings.policy == "session" else b""
@@ -454,6 +462,8 @@ class Router:
             self.gate.leave(exchange.ticket, self.loop.time(), used_tokens(record))
         if self.tokens is not None:
             self.tokens.finished(record)
+        if self.learner is not None and record.outcome == "ok" and exchange.method == b"POST":
+            self.learner.take(exchange.target, exchange.body, record)
         self._chooser.feed_back(record)
         self._tell(record)
 

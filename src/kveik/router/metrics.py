@@ -39,9 +39,13 @@ CUTS = MetricRow("cut_answers", "Answers that began and were not ended, by whose
 REFUSED = MetricRow("refused", "Requests that the gate refused: keys, rates, places", ("reason",))
 RETRIES_REFUSED = MetricRow("retries_refused", "Retries that were not made because the retry budget was used up")
 LINES_DROPPED = MetricRow("access_lines_dropped", "Access lines lost because they could not be written in time")
+LOOKED_AT = MetricRow("prefix_requests_looked_at", "Answered requests whose prompts were compared with earlier ones")
+PREFIX_LOST = MetricRow(
+    "prefix_tokens_lost", "Prompt tokens that stood behind something that changed, of those", ("model", "kind")
+)
 COUNTERS = (
     REQUESTS, CHOICES, RETRIES, EXPECTED, CACHED, MISSED, PROMPT, COMPLETION, CUTS, REFUSED, RETRIES_REFUSED,
-    LINES_DROPPED,
+    LINES_DROPPED, LOOKED_AT, PREFIX_LOST,
 )  # fmt: skip
 
 TTFT = MetricRow("time_to_first_token_seconds", "From the request to the first byte of a stream", ("model",))
@@ -95,6 +99,8 @@ class RouterNow:
     refused: Mapping[str, int] = field(default_factory=dict)
     retries_refused: int = 0
     access_lines_dropped: int = 0
+    prefix_looked_at: int = 0
+    prefix_lost: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class Histogram:
@@ -243,6 +249,8 @@ class Scrape(Collector):
         yield _counter(REFUSED, (((reason,), count) for reason, count in now.refused.items()))
         yield _counter(RETRIES_REFUSED, [((), now.retries_refused)])
         yield _counter(LINES_DROPPED, [((), now.access_lines_dropped)])
+        yield _counter(LOOKED_AT, [((), now.prefix_looked_at)])
+        yield _counter(PREFIX_LOST, now.prefix_lost.items())
         models = self._models.items()
         yield _histogram(TTFT, (((model,), counts.ttft) for model, counts in models))
         yield _histogram(DURATION, (((model,), counts.duration) for model, counts in models))

@@ -4,14 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from kveik.config import RouterSettings
 from kveik.router.access_log import AccessLog
 from kveik.router.background import BackgroundWriter
+from kveik.router.break_tally import PrefixesDocument
 from kveik.router.engines import EngineView
 from kveik.router.limits import Places
 from kveik.router.metrics import EngineNow, RouterMetrics, RouterNow
+from kveik.router.prefix_learning import PrefixLearner
 from kveik.router.records import RequestListener
 from kveik.router.trace import Exporter, Tracing, open_exporter
 from kveik.router.usage import Usage
@@ -61,12 +64,16 @@ class Indexed(Protocol):
 
 
 class Telemetry:
-    """Listeners of one router. ``listeners`` go to it, in this order; the rest is called by its app."""
+    """Listeners of one router. ``listeners`` go to it, in this order; the rest is called by its app.
+
+    ``learner`` finds what breaks prefixes; None if it is switched off.
+    """
 
     def __init__(self, settings: RouterSettings, index: Indexed) -> None:
         """Raises :class:`ConfigError` for a file that cannot be used, or an SDK that is not there."""
         self._index = index
         self._router: Routing | None = None
+        self.learner: PrefixLearner | None = None
         self._flush_s = settings.telemetry_flush_s
         self._flush_at_s = 0.0
         self._metrics = RouterMetrics(self._now)
@@ -104,6 +111,12 @@ class Telemetry:
         """What each key used of each model."""
         return self._usage.document()
 
+    def prefixes_document(self) -> dict[str, Any]:
+        """What breaks prefixes."""
+        document = PrefixesDocument(False) if self.learner is None else self.learner.document()
+        plain: dict[str, Any] = msgspec.to_builtins(document)
+        return plain
+
     def tick(self, now_s: float) -> None:
         """Write what has come together, every ``telemetry_flush_s``; call it more often than that."""
         if now_s >= self._flush_at_s:
@@ -131,6 +144,8 @@ class Telemetry:
             refused=dict(router.gate.refusals),
             retries_refused=router.retries_refused,
             access_lines_dropped=self._access_log.dropped if self._access_log is not None else 0,
+            prefix_looked_at=self.learner.tally.looked_at if self.learner is not None else 0,
+            prefix_lost=dict(self.learner.tally.lost) if self.learner is not None else {},
         )
 
 
