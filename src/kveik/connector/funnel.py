@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from kveik.agent.funnel import MissingBlock, RequestFunnel
 from kveik.clock import Clock
 from kveik.connector.load_choice import Choice
@@ -30,7 +32,7 @@ class Funnels:
     def __init__(self, kept: int, shape: Shape, clock: Clock, *, saves: bool = True) -> None:
         self._kept = kept
         self._saves = saves
-        self._shape = shape
+        self._sizes = shape.hash_tokens, shape.unit_tokens
         self._clock = clock
         self._lock = threading.Lock()
         self._records: deque[RequestFunnel] = deque(maxlen=max(1, kept))
@@ -49,8 +51,7 @@ class Funnels:
             request.request_id,
             self._clock.wall(),
             request.num_prompt_tokens,
-            self._shape.hash_tokens,
-            self._shape.unit_tokens,
+            *self._sizes,
             saves=self._saves,
         )
         prompt = getattr(request, "prompt_token_ids", None)
@@ -134,11 +135,8 @@ def note_found(
     if record is None or record.computed_from >= 0:
         return
     record.asked_blocks = sum(len(part.hashes) for part in found.parts)
-    counts: dict[str, int] = {}
-    for places in found.places:
-        for place in set(places) - {0}:
-            counts[place_name(place)] = counts.get(place_name(place), 0) + places.count(place)
-    record.found_blocks = counts
+    counts = np.bincount(np.frombuffer(b"".join(found.places), np.uint8)).tolist()
+    record.found_blocks = {place_name(place): blocks for place, blocks in enumerate(counts) if place and blocks}
     record.known_tokens = max(found.local_tokens, known_tokens(shape, found))
     record.usable_tokens = record.allowed_tokens = max(found.local_tokens, hit.tokens)
     record.cut = hit.reason
@@ -220,6 +218,8 @@ def note_saved(record: RequestFunnel | None, blocks: int, dropped_blocks: Mappin
 
 def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """Both counts in one."""
+    if not other:
+        return dict(one)
     return {
         name: one.get(name, 0) + other.get(name, 0) for name in [*one, *(name for name in other if name not in one)]
     }

@@ -131,6 +131,12 @@ def _best_of_equals(record: RequestFunnel, before: Iterable[RequestFunnel], same
 def _differs(twin: Twin) -> Cause:
     first, end = twin.differs_in
     name = client_id(twin.record.request_id)
+    if twin.goes_on:
+        return Cause(
+            "goes_on",
+            f"The prompt goes on where that of request {name} ended, at token {twin.record.prompt_tokens}: "
+            "what follows is new.",
+        )
     rest = f", though {twin.alike:.0%} of the prompt is the same" if twin.alike >= 0.5 else ""
     if first == 0:
         return Cause(

@@ -93,6 +93,7 @@ def values_of(explained: Explained) -> dict[str, object]:
         "notes": list(explained.notes),
         "local_tokens": record.local_tokens,
         "used_tokens": used_tokens(record),
+        "computed_from": record.computed_from,
         "lookup": record.lookup,
         "choice": record.choice,
         "missing": None

@@ -26,6 +26,11 @@ class Twin:
         """The tokens in which the first difference lies, where the prompts are long enough."""
         return _chunk_from(self.leading_tokens)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether all of its prompt is the beginning of the other one, but perhaps for its last few tokens."""
+        return max(self.leading_tokens, self.differs_in[1] - 1) >= self.record.prompt_tokens
+
 
 def earlier(record: RequestFunnel, others: Iterable[RequestFunnel]) -> list[RequestFunnel]:
     """Those that came before, with prompts that can be compared; the latest first."""

@@ -10,6 +10,9 @@ import pytest
 from kveik.agent.client import AgentClient
 from kveik.cli.main import main
 from kveik.clock import Deadline
+from kveik.engine.process import free_port
+from kveik.launch.fleet_spec import read_fleet
+from kveik.supervise.node_folder import node_folder
 from tests.agents import connected, running_agent
 from tests.funnels import lacking, prompt, told
 from tests.routers import RouterThread, SimProcess
@@ -109,3 +112,19 @@ def test_a_setting_that_is_not_valid_is_wrong_use(tmp_path: Path, capsys: pytest
     config.write_text("[agent]\nno_such_setting = 1\n")
     assert main(["explain", "request", "asked", "--config", str(config)]) == 2
     assert "no_such_setting" in capsys.readouterr().err
+
+
+def test_a_fleets_configuration_says_where_its_agent_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, state = tmp_path / "kveik.toml", tmp_path / "state"
+    port = free_port()  # where no router is
+    config.write_text(f'[fleet]\nstate_folder = "{state}"\n[engine]\nmodel = "m"\n[router]\nport = {port}\n')
+    spec = read_fleet(config, {})
+    socket = node_folder(spec.settings, spec.node.name).agent_socket
+    socket.parent.mkdir(parents=True)
+    with running_agent(tmp_path, socket=str(socket)):
+        client = AgentClient.connect(str(socket), role="scheduler", prefault=False)
+        client.tell_requests([ASKED])
+        client.stats(Deadline.after(10))
+        assert main(["explain", "request", "asked", "--config", str(config), "--json"]) == 0
+        assert "no router told" in capsys.readouterr().err
+        client.close()

@@ -90,6 +90,18 @@ def test_a_change_in_the_middle_is_named_with_its_place() -> None:
     assert "that of request before up to token 288 and differs within tokens 288 to 303" in found.sentence
 
 
+def test_the_next_turn_of_a_conversation_goes_on_where_the_last_one_ended() -> None:
+    found = cause(asked(prompt(1500), missing=lacking(5)), told("turn-1", prompt(700), 10.0))
+    assert found.code == "goes_on"
+    assert "where that of request turn-1 ended, at token 700" in found.sentence
+
+
+def test_a_change_in_the_last_tokens_of_an_earlier_prompt_is_a_change() -> None:
+    changed = [*prompt(700), 9, *prompt(1500)[701:]]
+    found = cause(asked(changed, missing=lacking(5)), told("before", prompt(704), 10.0))
+    assert (found.code, "within tokens 688 to 703" in found.sentence) == ("prompt_differs", True)
+
+
 def test_the_same_tokens_in_another_namespace_are_told_with_the_facts_that_differ() -> None:
     other = told("before", prompt(700), 10.0, namespace=THERE, first_hash=b"other")
     namespaces = {
