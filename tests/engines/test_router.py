@@ -1,6 +1,7 @@
 """The main job of the router: two real engines with one shared cache behind it, and OpenAI's own client."""
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 
+from kveik.cli.main import main
 from kveik.engine.launch import Engine, EngineSpec
 from kveik.engine.process import free_port
 from kveik.verify.settle import wait_saved
@@ -117,6 +119,34 @@ def test_the_next_turn_goes_where_the_last_one_is_cached(served: Served) -> None
         again = served.chat(story(1), first.choices[0].message.content, f"And then, {turn}?")
         assert served.last_choice()["engine"] == where
         assert again.usage.prompt_tokens_details.cached_tokens >= 512
+
+
+def test_a_request_is_explained_by_the_id_that_its_client_sent(
+    served: Served, agent: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One record across router, engine and agent: its sums are those of the answer's usage."""
+
+    def explained(name: str) -> dict[str, Any]:
+        arguments = ["explain", "request", name, "--router", served.router.url, "--socket", agent.settings.socket]
+        told: list[dict[str, Any]] = []
+
+        def is_told() -> bool:
+            if main([*arguments, "--json"]) == 0:
+                told[:] = json.loads(capsys.readouterr().out)["requests"]
+            return bool(told) and told[0]["computed_from"] >= 0
+
+        wait_until(is_told, f"the agent is told of {name}", 60)
+        (one,) = told
+        return one
+
+    for name in ("explain-1", "explain-2"):
+        usage = served.chat(story(4), max_tokens=2, extra_headers={"X-Request-Id": name}).usage
+        one = explained(name)
+        assert one["stages"][0]["tokens"] == usage.prompt_tokens
+        assert one["used_tokens"] == usage.prompt_tokens_details.cached_tokens
+        assert any("the router chose" in note for note in one["notes"])
+        assert not any("reported" in note for note in one["notes"]), "router and engine agree"
+    assert one["used_tokens"] >= 512
 
 
 def test_after_kill_9_nothing_is_lost_and_the_shared_cache_has_what_the_engine_had(served: Served) -> None:
