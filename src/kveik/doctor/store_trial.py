@@ -16,7 +16,7 @@ from kveik.agent.tiers import KINDS, TierContext
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.config import AgentSettings, StoreSettings
 from kveik.doctor.store_facts import StoreFacts
-from kveik.errors import ConfigError, KveikError, StoreError
+from kveik.errors import ConfigError, KveikError
 from kveik.store.base import READY, BlockStore
 from kveik.store.canary import LARGE_BYTES, SMALL_BYTES
 from kveik.store.filesystem import FilesystemStore
@@ -27,6 +27,7 @@ from kveik.store.probe_verdict import Finding, Verdict
 #: How long a store may take to be joined, for its address to answer, and for each call.
 OPEN_S, ANSWER_S, CALL_S = 20.0, 3.0, 5.0
 _POLL_S = 0.05
+_NO_FOLDER = Finding(Verdict.UNKNOWN, "the folder is not there yet: the agent makes it, unless a mount is missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,6 @@ def _opener(name: str, context: TierContext) -> Callable[[], BlockStore]:
 def _open_folder(settings: AgentSettings) -> BlockStore:
     """The folder without counting or sweeping, which are the agents' business. Raises :class:`StoreError`."""
     options = FilesystemOptions.from_settings(settings)
-    if not options.root.is_dir():
-        raise StoreError(f"the folder {options.root} is not there: the agent makes it, or a mount is missing")
     return FilesystemStore(replace(options, limit_bytes=0, sweep_interval_s=0.0))
 
 
@@ -76,6 +75,8 @@ def try_store(tried: TriedStore, open_s: float = OPEN_S, clock: Clock = SYSTEM_C
     facts = StoreFacts(tried.name, tried.address, refused=why_refused(tried.address))
     if facts.refused:
         return facts
+    if tried.name == "filesystem" and not Path(tried.address).is_dir():
+        return replace(facts, found=_NO_FOLDER)
     try:
         store = tried.open()
     except ConfigError as error:

@@ -15,8 +15,8 @@ from kveik.store.memory import MemoryStore
 from kveik.store.probe_verdict import Verdict
 
 
-def tried(store: Callable[[], BlockStore], address: str = "/nowhere") -> TriedStore:
-    return TriedStore("filesystem", address, store)
+def tried(store: Callable[[], BlockStore]) -> TriedStore:
+    return TriedStore("redis", "/nowhere", store)
 
 
 def folder_store(folder: Path) -> TriedStore:
@@ -46,7 +46,7 @@ def test_a_folder_that_works_is_sound_and_nothing_is_left_in_it(tmp_path: Path) 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     facts = try_store(folder_store(tmp_path / "missing"))
-    assert "a mount is missing" in facts.closed
+    assert (facts.found.verdict, "a mount is missing" in facts.found.detail) == (Verdict.UNKNOWN, True)
     assert list(tmp_path.iterdir()) == []
 
 
