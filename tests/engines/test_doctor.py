@@ -125,7 +125,8 @@ def test_engines_that_are_alike_are_well(fleet: Fleet) -> None:
 def test_an_engine_without_connector_and_prefix_caching_is_found_among_others(
     fleet: Fleet, engine_python: str, model: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    bare = spec("bare", engine_python, model(MODEL), extra_arguments=["--no-enable-prefix-caching"])
+    otherwise = ["--no-enable-prefix-caching", "--prefix-caching-hash-algo", "sha256_cbor"]
+    bare = spec("bare", engine_python, model(MODEL), extra_arguments=otherwise)
     with Engine(bare, os.environ, tmp_path) as engine:
         engine.start()
         engine.wait_ready(BOOT_S)
@@ -134,3 +135,5 @@ def test_an_engine_without_connector_and_prefix_caching_is_found_among_others(
         for check in (check_connector, check_prefix_caching):
             points = by_name(check(context).points)
             assert (points["a"].outcome, points["bare"].outcome) == (Outcome.WELL, Outcome.WRONG)
+        algorithm = by_name(check_hashes(context).points)[f"hash algorithm of {MODEL}"]
+        assert (algorithm.outcome, algorithm.told) == (Outcome.WRONG, "bare has sha256_cbor; a has sha256")

@@ -35,6 +35,9 @@ def _engine(engine: SeenEngine, *, routed: bool) -> Point:
     if engine.trouble:
         remedy = "kveik status says in which state it is; kveik logs, what it said"
         return Point(Outcome.WRONG, engine.name, f"it does not answer: {engine.trouble}", remedy)
+    if engine.no_token and engine.works:
+        told = f"it is slow, and works: {engine.no_token}"
+        return Point(Outcome.UNKNOWN, engine.name, told, "ask again when it has less to do; kveik status")
     if engine.no_token:
         told = f"it lists its models and makes no token: {engine.no_token}"
         return Point(

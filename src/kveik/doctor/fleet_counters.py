@@ -25,6 +25,8 @@ _BLOCKS_MIN = 3
 _VISIBLE_S, _VISIBLE_SHARE = 0.03, 0.5
 #: A hit of more than half saves at least so much of the computing; without one, no more than so much is saved.
 _SAVED_LEAST, _SAVED_MOST = 0.2, 0.7
+#: More than so much of a prompt, done for others in all that time, disturbs. Probes of a watchdog are less.
+_FOREIGN_SHARE = 0.25
 _REMEDY = "look at one prompt with `kveik probe cache`; until it is clear, believe times and not counters"
 
 
@@ -33,7 +35,8 @@ class Timed:
     """One engine's answers. Times to the first token, in seconds; tokens that usage called cached, for each pair.
 
     ``base_s``: of a very short prompt. ``counted``: tokens that its counters called hits meanwhile, ``cold_hits`` those
-    that usage told of the first of a pair. ``busy``: others' requests. ``trouble``: why nothing could be measured.
+    that usage told of the first of a pair. ``foreign_tokens``: of others' prompts and answers meanwhile. ``trouble``:
+    why nothing could be measured.
     """
 
     engine: str
@@ -44,7 +47,7 @@ class Timed:
     told: tuple[int, ...] = ()
     cold_hits: int = 0
     counted: int | None = None
-    busy: int = 0
+    foreign_tokens: int = 0
     hit_unit: int = 0
     trouble: str = ""
 
@@ -86,8 +89,8 @@ def _times(one: Timed, told: int) -> Point:
     if hit and computing_s < max(_VISIBLE_S, _VISIBLE_SHARE * one.base_s):
         text = f"{told} of {one.prompt_tokens} tokens were hits; the prompt is too short here for times to show it"
         return Point(Outcome.UNKNOWN, one.engine, text, source=times)
-    if one.busy:
-        text = f"{one.busy} requests of others run there, so times say nothing"
+    if one.foreign_tokens > one.prompt_tokens * _FOREIGN_SHARE:
+        text = f"it worked on {one.foreign_tokens} tokens of others meanwhile, so times say nothing"
         return Point(Outcome.UNKNOWN, one.engine, text, "ask again when it is quiet")
     if hit and saved < _SAVED_LEAST:
         text = f"{told} of {one.prompt_tokens} tokens are told as hits, and the answer is not faster ({times})"
@@ -144,7 +147,7 @@ def _pairs(engine: SeenEngine, client: EngineClient, tokens: int) -> Timed:
         told=tuple(told) if min(told) >= 0 else (),
         cold_hits=cold_hits,
         counted=_counted(before, after),
-        busy=max(before.busy if before else 0, after.busy if after else 0),
+        foreign_tokens=_foreign(before, after, ours=2 * _PAIRS * (tokens + 1)),
         hit_unit=_unit(after),
     )  # fmt: skip
 
@@ -162,6 +165,14 @@ def _counted(before: MetricsSnapshot | None, after: MetricsSnapshot | None) -> i
         return None
     hits = (Metric.LOCAL_HITS, Metric.EXTERNAL_HITS)
     return round(sum(after.total(metric) - before.total(metric) for metric in hits))
+
+
+def _foreign(before: MetricsSnapshot | None, after: MetricsSnapshot | None, ours: int) -> int:
+    """Tokens of prompts and answers between two readings that are not ours."""
+    if before is None or after is None:
+        return 0
+    done = (Metric.PROMPT_TOKENS, Metric.OUTPUT_TOKENS)
+    return max(0, round(sum(after.total(metric) - before.total(metric) for metric in done)) - ours)
 
 
 def _unit(metrics: MetricsSnapshot | None) -> int:

@@ -22,12 +22,12 @@ from kveik.doctor.fleet_described import DescribedEngine, DescribedFleet
 from kveik.doctor.network_cards import own_addresses
 from kveik.doctor.server_time import ClockOffset, ask_time
 from kveik.engine.client import CompletionRequest, EngineClient, ServedModel
-from kveik.engine.metrics import MetricsSnapshot
+from kveik.engine.metrics import Metric, MetricsSnapshot
 from kveik.errors import ConfigError, DoctorError, EngineError, FleetError, KveikError
 from kveik.fleet.client import FleetClient
 
 #: How long each single answer may take. A first token may wait for requests before it.
-ANSWER_S, TOKEN_S = 3.0, 8.0
+ANSWER_S, TOKEN_S = 3.0, 20.0
 _THREADS = 16
 _Asked = TypeVar("_Asked")
 _Told = TypeVar("_Told")
@@ -38,8 +38,8 @@ class SeenEngine:
     """One engine as it answered. ``trouble``: why it did not, then nothing else is known of it.
 
     ``state``: the fleet's word for it, empty if no router knows it. ``no_token``: why it made no token when it was
-    asked for one. ``pid`` and ``environ``: its server process and what that was started with, where it runs on this
-    machine and may be looked at.
+    asked for one, and ``works``: it computed for others meanwhile. ``pid`` and ``environ``: its server process and what
+    that was started with, where it runs on this machine and may be looked at.
     """
 
     described: DescribedEngine
@@ -50,6 +50,7 @@ class SeenEngine:
     version: str = ""
     metrics: MetricsSnapshot | None = None
     no_token: str = ""
+    works: bool = False
     clock: ClockOffset | None = None
     pid: int = 0
     environ: Mapping[str, str] | None = None
@@ -174,6 +175,7 @@ class Fleet:
         version, metrics = "", None
         with contextlib.suppress(EngineError):
             version = client.version()
+        before = _tokens(client)
         no_token = self._one_token(engine, models[0].name)
         with contextlib.suppress(EngineError):
             metrics = client.metrics()
@@ -181,6 +183,7 @@ class Fleet:
         environ, command = _process(pid)
         return SeenEngine(
             engine, models=models, version=version, metrics=metrics, no_token=no_token,
+            works=_tokens_of(metrics) > before,
             clock=ask_time(engine.url, ANSWER_S), pid=pid, environ=environ, command=command,
         )  # fmt: skip
 
@@ -191,6 +194,19 @@ class Fleet:
         except EngineError as error:
             return str(error)
         return ""
+
+
+def _tokens(client: EngineClient) -> float:
+    """How many tokens an engine has worked on; 0 if it does not say."""
+    try:
+        return _tokens_of(client.metrics())
+    except EngineError:
+        return 0.0
+
+
+def _tokens_of(metrics: MetricsSnapshot | None) -> float:
+    counters = (Metric.PROMPT_TOKENS, Metric.OUTPUT_TOKENS, Metric.ITERATIONS)
+    return sum(metrics.total(counter) for counter in counters) if metrics else 0.0
 
 
 def together(ask: Callable[[_Asked], _Told], whom: Iterable[_Asked]) -> list[_Told]:

@@ -1,7 +1,9 @@
 """Command lines of engines are judged by what the installed vLLM takes."""
 
+import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,32 @@ def test_before_the_start_the_configuration_is_judged() -> None:
 
 def test_an_engine_whose_line_nobody_sees_is_unknown() -> None:
     assert check_options(Context("python", {}, fleet=Fleet(DescribedFleet("flags")))).outcome is Outcome.UNKNOWN
+
+
+@pytest.fixture(scope="module")
+def ascend_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter with a vLLM of our version and a vllm-ascend, by their metadata."""
+    venv = tmp_path_factory.mktemp("engine")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    for name, version in (("vllm", VERSION), ("vllm_ascend", "0.30.0rc2")):
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return venv / "bin" / "python"
+
+
+def test_variables_are_judged_by_the_vllm_ascend_that_is_installed(ascend_python: Path) -> None:
+    guide = {"DS_WORKER_ADDR": "10.0.0.1:18481"}
+    with_it = judge_line(Line("a", ["vllm", "serve", "m"], guide, "test", str(ascend_python), ""))
+    assert [point.about for point in with_it if point.outcome is Outcome.WRONG] == ["DS_WORKER_ADDR of a"]
+    assert "YR_CONFIG_PATH" in with_it[0].remedy
+    without = judge_line(line(environment=guide))
+    assert [point.outcome for point in without] == [Outcome.WELL]
+
+
+def test_the_guides_metrics_options_are_told_what_to_do_instead(ascend_python: Path) -> None:
+    command = ["vllm", "serve", "m", "--enable-metrics", "--metrics-port", "8001"]
+    points = judge_line(Line("a", command, {}, "test", str(ascend_python), ""))
+    assert [point.about for point in points] == ["--enable-metrics of a", "--metrics-port of a"]
+    assert all(point.remedy and point.source for point in points)

@@ -41,8 +41,13 @@ def test_an_engine_that_does_not_answer_while_others_do_is_wrong() -> None:
 
 
 def test_an_engine_that_lists_models_and_makes_no_token_is_wrong() -> None:
-    found = outcomes([engine("a", no_token="no answer within 8 s")])
+    found = outcomes([engine("a", no_token="no answer within 20 s")])
     assert found["a"] is Outcome.WRONG
+
+
+def test_an_engine_that_is_late_while_it_works_for_others_is_unknown() -> None:
+    found = outcomes([engine("a", no_token="no answer within 20 s", works=True)])
+    assert found["a"] is Outcome.UNKNOWN
 
 
 def test_before_the_start_nothing_is_known_and_nothing_is_wrong() -> None:

@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, ClassVar
 
+import pytest
+
 from kveik.doctor.check import Outcome, Point
 from kveik.doctor.fleet_counters import Timed, check_counters, judge_times
 from kveik.doctor.fleet_described import DescribedEngine
@@ -73,8 +75,10 @@ def test_a_prompt_that_is_computed_in_no_time_shows_nothing_and_raises_no_alarm(
     assert "too short here for times to show it" in only(quick).told
 
 
-def test_on_a_busy_engine_times_say_nothing() -> None:
-    assert only(replace(HITS, busy=3, warm_s=(1.0, 1.0))).outcome is Outcome.UNKNOWN
+def test_on_an_engine_that_works_for_others_times_say_nothing() -> None:
+    slow = replace(HITS, warm_s=(1.0, 1.0))
+    assert only(replace(slow, foreign_tokens=3000)).outcome is Outcome.UNKNOWN
+    assert only(replace(slow, foreign_tokens=20)).outcome is Outcome.WRONG  # probes of a watchdog do not matter
 
 
 def test_what_could_not_be_measured_is_unknown() -> None:
@@ -87,6 +91,8 @@ class LyingEngine(BaseHTTPRequestHandler):
 
     seen: ClassVar[frozenset[str]] = frozenset()
     hits: ClassVar[int] = 0
+    others: ClassVar[int] = 0
+    others_work: ClassVar[int] = 0
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -94,13 +100,14 @@ class LyingEngine(BaseHTTPRequestHandler):
         cached = tokens - 16 if salt and salt in self.seen else 0
         type(self).seen = self.seen | {salt}
         type(self).hits = self.hits + cached
+        type(self).others = self.others + tokens + self.others_work
         time.sleep(0.2 if tokens > 100 else 0.0)  # the time that computing takes is what is looked at
         usage = {"prompt_tokens": tokens, "prompt_tokens_details": {"cached_tokens": cached}}
         event = {"choices": [{"token_ids": [1], "text": "x", "finish_reason": "length"}], "usage": usage}
         self._answer(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
 
     def do_GET(self) -> None:
-        self._answer(f"vllm:prefix_cache_hits_total {self.hits}\n")
+        self._answer(f"vllm:prefix_cache_hits_total {self.hits}\nvllm:prompt_tokens_total {self.others}\n")
 
     def _answer(self, text: str) -> None:
         self.send_response(200)
@@ -133,6 +140,14 @@ def test_an_engine_that_counts_hits_and_computes_all_the_same_is_found() -> None
     assert verdict.outcome is Outcome.WRONG
     assert "2016 of 2032 tokens are told as hits, and the answer is not faster" in verdict.points[0].told
     assert verdict.evidence[0].startswith("liar: 2032 tokens in 0.")
+
+
+def test_others_that_are_served_meanwhile_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LyingEngine, "others_work", 1000)
+    with lying_engine() as liar:
+        (point,) = check_counters(context_of([liar])).points
+    assert point.outcome is Outcome.UNKNOWN
+    assert "tokens of others meanwhile" in point.told
 
 
 def test_engines_that_cannot_be_measured_are_unknown() -> None:

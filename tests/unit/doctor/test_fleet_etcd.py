@@ -1,6 +1,8 @@
 """One etcd, or several that look healthy each by itself."""
 
 from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 from kveik.doctor.check import Outcome
 from kveik.doctor.fleet_described import DescribedFleet
@@ -73,3 +75,30 @@ def test_the_check_asks_each_endpoint_once() -> None:
     verdict = check_etcd(context_of(described=described))
     assert [point.about for point in verdict.points] == [endpoint]
     assert verdict.evidence == [f"a: {endpoint}", f"b: {endpoint}"]
+
+
+class NoEtcd(BaseHTTPRequestHandler):
+    """Something else that listens there."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(404 if "status" in self.path else 200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_something_else_at_the_address_is_no_etcd() -> None:
+    server = HTTPServer(("127.0.0.1", 0), NoEtcd)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        trouble = look_at_etcd(f"127.0.0.1:{server.server_port}").trouble
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert trouble == "HTTP 404: b'[]'"
