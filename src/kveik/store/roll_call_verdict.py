@@ -10,6 +10,8 @@ from kveik.store.roll_call import NAMES, Entry
 PERIODS, SPARE_S = 3.0, 5.0
 #: After so many periods without a new one it is looked for under all names: its agent may have begun anew.
 OVERDUE_PERIODS = 1.5
+#: Lives of one agent that are remembered, so that blocks they left behind are not taken for news.
+PAST_LIVES = 8
 
 
 class Presence(Enum):
@@ -31,6 +33,7 @@ class Sight:
     ``since_s``: since when it is looked for. ``entry``: its newest block, first read at ``new_s``. ``clock_s``: how far
     that block's time lay before our clock then: its age, and what the clocks differ by. ``wrong``: what was read in
     place of a block. ``refused``: why the last read failed. ``stranger``: another agent's block under our own name.
+    ``past``: earlier lives of its agent.
     """
 
     node: str
@@ -43,21 +46,30 @@ class Sight:
     refused: str = ""
     stranger: Entry | None = None
     twin: str = ""
+    past: tuple[str, ...] = ()
 
     def wanted(self, now_s: float) -> range:
         """The numbers under which to look: those that come next, or all while nothing is known."""
-        if self.entry is None or now_s - self.new_s > OVERDUE_PERIODS * self.entry.renew_s:
+        if self.entry is None or self._overdue(now_s):
             return range(NAMES)
         return range(self.entry.number + 1, self.entry.number + 3)
 
     def read(self, entry: Entry, now_s: float, wall_s: float) -> "Sight":
-        """After one of its blocks was read. An older one than is known, or one of an earlier life, tells nothing."""
+        """After one of its blocks was read. One that is not newer than what is known tells nothing.
+
+        Clocks are not asked. A block of another life of its agent counts when nothing newer came of the one that is
+        known for a while, and never if that life was followed by another one.
+        """
         known = self.entry
-        if known is not None:
-            older = entry.number <= known.number if entry.nonce == known.nonce else entry.at_s <= known.at_s
-            if older:
-                return replace(self, refused="")
-        return replace(self, entry=entry, new_s=now_s, clock_s=wall_s - entry.at_s, wrong="", refused="")
+        if known is not None and entry.nonce == known.nonce:
+            newer = entry.number > known.number
+        else:
+            newer = known is None or (self._overdue(now_s) and entry.nonce not in self.past)
+        if not newer:
+            return replace(self, refused="")
+        past = self.past if known is None or known.nonce == entry.nonce else (*self.past, known.nonce)[-PAST_LIVES:]
+        clock_s = wall_s - entry.at_s
+        return replace(self, entry=entry, new_s=now_s, clock_s=clock_s, past=past, wrong="", refused="")
 
     def missed(self) -> "Sight":
         """After nothing was there: the tier answers."""
@@ -125,6 +137,9 @@ class Sight:
             "clock_s": None if age_s is None else round(self.clock_s, 3),
             "told": self.told(now_s),
         }
+
+    def _overdue(self, now_s: float) -> bool:
+        return self.entry is not None and now_s - self.new_s > OVERDUE_PERIODS * self.entry.renew_s
 
     def _renewed(self, now_s: float) -> bool:
         return self.entry is not None and now_s - self.new_s <= patience_s(self.entry.renew_s)

@@ -41,10 +41,14 @@ def test_an_older_block_tells_nothing() -> None:
     assert seen(3).read(block(2), 200.0, 5_100.0) == seen(3)
 
 
-def test_an_agent_that_began_anew_is_seen_at_once_and_its_earlier_life_never_again() -> None:
-    anew = seen(9).read(block(1, "b", 6_000.0), 200.0, 6_001.0)
-    assert anew.entry == block(1, "b", 6_000.0)
-    assert anew.read(block(10), 201.0, 6_002.0) == anew
+def test_an_agent_that_began_anew_is_seen_when_the_old_life_is_overdue_and_its_leftovers_never_again() -> None:
+    soon, later_s = 120.0, 110.0 + OVERDUE_PERIODS * RENEW_S + 1
+    assert seen(9).read(block(1, "b"), soon, 6_001.0) == seen(9)
+    anew = seen(9).read(block(1, "b", at_s=1_000.0), later_s, 6_001.0)
+    assert anew.entry == block(1, "b", at_s=1_000.0), "whatever its clock says"
+    assert anew.presence(later_s) is Presence.HERE
+    much_later_s = later_s + LONG_S + 1
+    assert anew.read(block(9), much_later_s, 7_000.0).presence(much_later_s) is Presence.OLD
 
 
 def test_who_was_never_seen_is_waited_for_and_then_missed() -> None:
@@ -114,12 +118,14 @@ def test_a_node_is_here_only_after_a_new_block_in_time_and_never_with_wrong_byte
     wrong = False
     for what, passed_s in happenings:
         now_s += passed_s
-        if what in {"newer", "anew"}:
+        if what == "anew" and new_s is not None and now_s - new_s <= OVERDUE_PERIODS * RENEW_S:
+            assert sight.read(block(0, str(life + 1)), now_s, now_s) == replace(sight, refused=""), "too early to say"
+        elif what in {"newer", "anew"}:
             number, life = (number + 1, life) if what == "newer" else (0, life + 1)
-            sight = sight.read(block(number, str(life), at_s=now_s), now_s, now_s)
+            sight = sight.read(block(number, str(life), at_s=-now_s), now_s, now_s)
             new_s, wrong = now_s, False
         elif what == "same" and new_s is not None:
-            sight = sight.read(block(number, str(life), at_s=new_s), now_s, now_s)
+            sight = sight.read(block(number, str(life)), now_s, now_s)
         elif what == "wrong":
             sight, wrong = sight.misread("checksum"), True
         else:
