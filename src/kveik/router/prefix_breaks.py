@@ -46,8 +46,8 @@ LOST_BYTES_MIN = 256
 PART_BYTES_MIN = 32
 #: A longer piece that differs is another text, not something that changed within one.
 WINDOW_BYTES_MAX = 4096
-#: A conversation whose beginning became a summary has so many parts that it had before.
-HISTORY_PARTS_MIN = 3
+#: A conversation whose beginning became a summary goes on with so many messages that it had before.
+SAID_MIN = 2
 #: Of a longer piece it is not asked what it looks like.
 SHAPE_CHARS_MAX = 256
 EXCERPT_CHARS = 60
@@ -128,13 +128,14 @@ class Way(NamedTuple):
     """How two prompts go on behind the place where they part.
 
     ``skipped``, ``dropped``: parts of the new and of the old one until both go the same way again; all that are left
-    if they never do (``resumed`` is false). ``equal_parts``, ``equal_bytes``: what is equal from there.
+    if they never do (``resumed`` is false). ``equal_bytes``: what is equal from there; ``said``: how many messages that
+    somebody wrote are among it, unlike results of tools, which many conversations may have.
     """
 
     skipped: int
     dropped: int
     equal_bytes: int
-    equal_parts: int
+    said: int
     resumed: bool
 
 
@@ -222,7 +223,7 @@ class Comparison:
             return len(skipped) == way.dropped == 1 and follows not in _OF_THE_MODEL and short
         if kind == INSERTED:
             return self._is_short(skipped, lost)
-        return kind != HISTORY or not skipped or (len(skipped) == 1 and way.equal_parts >= HISTORY_PARTS_MIN)
+        return kind != HISTORY or not skipped or (len(skipped) == 1 and way.said >= SAID_MIN)
 
     @staticmethod
     def _is_short(parts: Sequence[Placed], lost: int) -> bool:
@@ -263,7 +264,7 @@ class Comparison:
         places: dict[int, list[int]] = {}
         for place in range(len(self._old) - 1, first - 1, -1):
             places.setdefault(self._old[place].known.same, []).append(place)
-        begin, next_place, equal, count = self._start, first, 0, 0
+        begin, next_place, equal, said = self._start, first, 0, 0
         resumed: tuple[int, int] | None = None
         for number, part in enumerate(self._new[first:]):
             end = begin + part.size_bytes
@@ -276,11 +277,11 @@ class Comparison:
                     next_place = left.pop() + 1
                     resumed = resumed or (number, next_place - 1 - first)
             if found:
-                count += 1
+                said += part.label in _SAID
                 equal += max(0, end - max(begin, self._reach))
             begin = end
         skipped, dropped = resumed or (len(self._new) - first, len(self._old) - first)
-        return Way(skipped, dropped, equal, count, resumed is not None)
+        return Way(skipped, dropped, equal, said, resumed is not None)
 
     def _within(self, new: Placed, old: Placed) -> Differs | None:
         """What differs within the first parts that are not equal; None where they are no texts."""
@@ -313,6 +314,7 @@ class Comparison:
 
 
 _OF_AN_ANSWER = frozenset((ASSISTANT, REASONING, CALLS))
+_SAID = frozenset(("user", ASSISTANT))
 _OF_THE_MODEL = _OF_AN_ANSWER | {RESULT}
 
 
