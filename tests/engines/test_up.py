@@ -34,6 +34,19 @@ def test_after_up_the_router_answers_and_the_example_works_when_pasted(node: Nod
     assert json.loads(done.stdout)["choices"][0]["message"]["content"], done.stderr
 
 
+def test_the_doctor_looks_at_all_of_it_and_raises_no_alarm(node: Node) -> None:
+    answers = {answer["check"]: answer for answer in json.loads(node.run("doctor", "--json"))}
+    alarms = [
+        point
+        for answer in answers.values()
+        for point in answer["points"]
+        if point["outcome"] not in {"well", "unknown"}
+    ]
+    assert alarms == []
+    seen = ("answers", "connector", "prefix-caching", "hashes", "rendering", "options", "start", "ports")
+    assert {name: answers[name]["outcome"] for name in seen} == dict.fromkeys(seen, "well")
+
+
 def test_a_second_up_changes_nothing(node: Node) -> None:
     before = node.pids()
     assert "nothing to change" in node.run("up", "-d")

@@ -43,7 +43,6 @@ WELL, WRONG, WRONG_USE, NOT_DONE = 0, 1, 2, 3
 _ASCEND = "/usr/local/Ascend"
 _DEFAULT_CONFIG = Path("kveik.toml")
 _PACKAGES = ("packaging", "zmq")
-_ENGINE_KEY = "KVEIK_ENGINE_API_KEY"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -146,6 +145,7 @@ def _fleet(args: argparse.Namespace) -> "Fleet | None":
     """What was named; None if nothing was. Raises ConfigError."""
     from kveik.diagnose.described import Named, described_fleet
     from kveik.doctor.fleet_view import Fleet
+    from kveik.launch.preflight import ENGINE_KEY_VARIABLE
     from kveik.router.fleet_api import read_token
 
     configs = args.config
@@ -158,7 +158,7 @@ def _fleet(args: argparse.Namespace) -> "Fleet | None":
     described = described_fleet(Named(configs, args.node, args.router, args.engine), os.environ)
     token_file = args.token_file or described.router.admission_token_file
     read_token(token_file, os.environ)  # said now if it cannot be read
-    key = os.environ.get(_ENGINE_KEY, "")
+    key = os.environ.get(ENGINE_KEY_VARIABLE, "")
     return Fleet(described, api_key=key, token=lambda: read_token(token_file, os.environ))
 
 

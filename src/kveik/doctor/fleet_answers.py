@@ -24,7 +24,7 @@ def judge_answers(view: FleetView) -> Iterator[Point]:
     if not view.is_up:
         yield Point(Outcome.UNKNOWN, "fleet", "nothing answers: it does not run, or cannot be reached", "kveik up")
         return
-    routed = any(not router.trouble for router in view.routers)
+    routed = any(router.shows for router in view.routers)
     yield from (_engine(engine, routed=routed) for engine in view.engines)
     yield from _routers(view.routers)
     for model, engines in view.by_model().items():
@@ -60,6 +60,9 @@ def _routers(routers: Sequence[SeenRouter]) -> Iterator[Point]:
     for router in routers:
         if router.trouble:
             yield Point(Outcome.WRONG, router.url, f"the router does not answer: {router.trouble}", "kveik logs router")
+        elif router.locked:
+            told = f"the router does not tell us who is in the fleet: {router.locked}"
+            yield Point(Outcome.UNKNOWN, router.url, told, "--token-file FILE, or KVEIK_ADMISSION_TOKEN")
         elif router.registry_trouble:
             told = f"the router cannot reach its registry: {router.registry_trouble}"
             yield Point(Outcome.WRONG, router.url, told, "kveik doctor etcd")
@@ -67,7 +70,7 @@ def _routers(routers: Sequence[SeenRouter]) -> Iterator[Point]:
             yield Point(Outcome.WRONG, router.url, "the router knows no engine", "kveik register, or kveik up")
         else:
             yield Point(Outcome.WELL, router.url, f"knows {len(router.members)} engines")
-    sets = {router.url: ", ".join(sorted(router.members)) for router in routers if not router.trouble}
+    sets = {router.url: ", ".join(sorted(router.members)) for router in routers if router.shows}
     if odd := odd_ones(sets):
         told = f"routers know different engines: {odd.told}"
         remedy = "give all the same router.registry; two of a name are two etcds: kveik doctor etcd"

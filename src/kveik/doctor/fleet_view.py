@@ -23,7 +23,7 @@ from kveik.doctor.network_cards import own_addresses
 from kveik.doctor.server_time import ClockOffset, ask_time
 from kveik.engine.client import CompletionRequest, EngineClient, ServedModel
 from kveik.engine.metrics import Metric, MetricsSnapshot
-from kveik.errors import ConfigError, DoctorError, EngineError, FleetError, KveikError
+from kveik.errors import AdmissionError, ConfigError, DoctorError, EngineError, FleetError, KveikError
 from kveik.fleet.client import FleetClient
 
 #: How long each single answer may take. A first token may wait for requests before it.
@@ -74,12 +74,18 @@ class SeenEngine:
 
 @dataclass(frozen=True, slots=True)
 class SeenRouter:
-    """One router: its members by name, as it shows them, or why it did not answer."""
+    """One router: its members by name, as it shows them, or why it did not answer, or not to us (``locked``)."""
 
     url: str
     members: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     registry_trouble: str = ""
     trouble: str = ""
+    locked: str = ""
+
+    @property
+    def shows(self) -> bool:
+        """Whether it told who is in the fleet."""
+        return not self.trouble and not self.locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +167,8 @@ class Fleet:
     def _router(self, url: str) -> SeenRouter:
         try:
             shown = FleetClient(url, token=self._token, deadline_s=ANSWER_S).engines()
+        except AdmissionError as error:
+            return SeenRouter(url, locked=str(error))
         except (FleetError, ConfigError) as error:
             return SeenRouter(url, trouble=str(error))
         members = {str(member.get("engine_id", "")): member for member in shown.get("data", ())}

@@ -85,6 +85,11 @@ def test_a_router_without_its_registry_and_one_without_engines_are_wrong() -> No
     assert [found[f"http://{name}"] for name in "rst"] == [Outcome.WRONG] * 3
 
 
+def test_a_router_that_wants_a_token_is_not_one_that_is_down() -> None:
+    found = outcomes([engine("a", state="")], router("http://r", locked="it wants an admission token"))
+    assert found == {"a": Outcome.WELL, "http://r": Outcome.UNKNOWN}
+
+
 def test_two_versions_or_lengths_in_one_model_are_told() -> None:
     found = outcomes([engine("a"), engine("b", version="0.31.0", models=(ServedModel("m", 500),))])
     assert found["version of vLLM of m"] is Outcome.BEWARE

@@ -17,7 +17,7 @@ from kveik.doctor.fleet_view import Fleet, FleetView, SeenAgent, SeenEngine, nam
 from kveik.engine.client import ServedModel
 from kveik.engine.process import free_port
 from kveik.errors import ConfigError
-from tests.routers import RouterThread, SimProcess
+from tests.routers import RouterProcess, RouterThread, SimProcess
 from tests.unit.doctor.paper_fleet import PaperFleet
 
 
@@ -76,6 +76,17 @@ def test_engines_that_only_a_router_knows_are_read_too(sims: Two, tmp_path: Path
         assert [bool(seen.trouble) for seen in view.routers] == [False, True]
         verdict = check_answers(context_for(fleet))
     assert [point.about for point in verdict.points if point.outcome is Outcome.WRONG] == [dead]
+
+
+def test_a_router_that_wants_a_token_is_asked_with_it(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("open-sesame\n")
+    with RouterProcess(tmp_path, admission_token_file=token) as router:
+        described = DescribedFleet("flags", routers=(router.url,))
+        (locked,) = Fleet(described).view().routers
+        (open_,) = Fleet(described, token=lambda: "open-sesame").view().routers
+    assert (locked.shows, bool(locked.locked), locked.trouble) == (False, True, "")
+    assert (open_.shows, open_.members) == (True, {})
 
 
 def test_headless_ranks_are_not_asked() -> None:
