@@ -9,10 +9,12 @@ import pytest
 
 from kveik.cli.main import main
 from kveik.cli.probe import DOES_NOT, NOT_DONE, WORKS, WRONG_USE
+from kveik.config import SimEngineSettings
 from kveik.diagnose import cache_probe
 from kveik.engine.process import free_port
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.engine import SimulatedEngine
+from kveik.simulate.server import SimServer
 from tests.routers import RouterThread
 
 QUICK = ["--prompt-tokens", "400", "--answer-tokens", "2"]
@@ -107,3 +109,36 @@ def test_a_page_on_which_a_store_counts_is_read_too(capsys: pytest.CaptureFixtur
     with SimulatedEngine(**quick) as store, bare as engine:
         assert probe((engine,), "--store-metrics", f"{store.url}/metrics", "--json") == DOES_NOT
     assert json.loads(capsys.readouterr().out)["connector"] == "kveik", "counters of both pages are one reading"
+
+
+def test_a_log_is_read_and_its_silence_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("INFO 11-30 01:00:22 [core.py:133] all is well\n")
+    with SimulatedEngine(behaviour=Behaviour(has_connector=False)) as engine:
+        assert probe((engine,), "--push-out", "reset", "--log", str(log)) == DOES_NOT
+    out = capsys.readouterr().out
+    assert out.startswith("not connected: vLLM asked no connector")
+    assert "no line of the log told of a lookup" in out
+
+
+def test_the_key_of_the_engines_comes_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = SimEngineSettings(port=0, api_key="secret-of-engines", block_tokens=16)
+    with SimServer(settings, behaviour=Behaviour(), shared=set()) as server:
+        where = ["probe", "cache", "--engine", server.url, *QUICK, "--push-out", "reset", "--json"]
+        assert main(where) == NOT_DONE
+        monkeypatch.setenv("KVEIK_ENGINE_API_KEY", "secret-of-engines")
+        assert main(where) in {WORKS, DOES_NOT}
+    told = capsys.readouterr()
+    assert json.loads(told.out)["used_tokens"] == 384
+    assert "secret-of-engines" not in told.out + told.err
+
+
+def test_the_help_teaches_what_it_does_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["probe", "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    for part in ("kveik probe cache --engine", "exit codes:", "It costs", "never a hit for others"):
+        assert part in told

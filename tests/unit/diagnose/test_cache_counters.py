@@ -113,3 +113,34 @@ def test_pages_are_joined_and_the_engines_own_one_counts_first() -> None:
 def test_a_restart_between_two_readings_is_no_difference() -> None:
     with pytest.raises(EngineError, match="restarted meanwhile"):
         counts_between(page(VLLM, times=2), page(VLLM))
+
+
+def test_a_kveik_page_says_nothing_of_what_others_stored() -> None:
+    counts = counts_between(page(VLLM, KVEIK), page(VLLM, KVEIK, times=2))
+    assert (counts.stored, counts.found) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("lmcache:num_lookup_hits_total", "4 tokens"),
+        ("lmcache_mp_lookup_hit_tokens_total", "4 tokens"),
+        ("memcache_batch_exist_key_successes_total", "4 queries"),
+    ],
+)
+def test_other_connectors_and_stores_tell_what_they_found(name: str, found: str) -> None:
+    assert str(counts_between(page(VLLM, {name: 1}), page(VLLM, {name: 5})).found) == found
+
+
+def test_kveiks_counters_count_before_those_of_another_connector_beside_it() -> None:
+    both = page(VLLM, KVEIK, {"vllm:kv_offload_store_bytes_total": 9})
+    assert connector_of(both) is Connector.KVEIK
+    assert counts_between(both, both).kveik is not None
+
+
+def test_equal_readings_are_no_difference() -> None:
+    same = page(VLLM, KVEIK)
+    counts = counts_between(same, same)
+    assert (counts.prompt, counts.used, counts.queried) == (0, 0, 0)
+    assert counts.kveik is not None
+    assert counts.kveik.lookups == counts.kveik.failures == counts.kveik.dropped == {}

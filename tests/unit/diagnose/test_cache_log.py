@@ -1,6 +1,8 @@
 """What connectors tell of lookups and loads in their engine's log alone."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kveik.diagnose.cache_log import LogEvidence, Share, read_evidence
 
@@ -74,3 +76,26 @@ def test_lines_about_other_things_say_nothing() -> None:
 
 def test_only_the_first_lines_are_kept() -> None:
     assert len(read_evidence(["final hit=0"] * 50).lines) == 8
+
+
+def test_a_collectors_prefix_and_colours_do_not_matter() -> None:
+    coloured = f"engine-1  | \x1b[0;36m{_ASCEND} final token_len=50048 groups=[0] hit=12288\x1b[0m"
+    assert read_evidence([coloured]).hit_tokens == 12288
+
+
+def test_the_last_lookup_counts_and_groups_add_up() -> None:
+    seen = read_evidence([f"{_ASCEND} final token_len=9 groups=[0] hit={hit}" for hit in (0, 64, 128)])
+    assert seen.hit_tokens == 128
+    assert read_evidence(ASCEND[:2] * 2).exist_blocks == 202
+
+
+def test_what_is_quoted_is_cut() -> None:
+    seen = read_evidence([f"{ASCEND[0]} {'x' * 5000}"])
+    assert len(seen.lines[0]) == 200
+
+
+@given(st.lists(st.text(max_size=200), max_size=20))
+def test_no_text_whatever_breaks_it(lines: list[str]) -> None:
+    seen = read_evidence(lines)
+    assert len(seen.lines) <= 8
+    assert seen.exist_blocks >= 0

@@ -162,6 +162,81 @@ def test_a_push_out_that_takes_too_long_is_not_begun() -> None:
         probed(started, limit_s=30.0).run()
 
 
+def test_a_limit_that_is_over_ends_the_probe_and_says_so() -> None:
+    with engines(Behaviour()) as started, pytest.raises(ProbeError, match="not done within 1e-06 s"):
+        probed(started, limit_s=1e-6).run()
+
+
+def test_a_cache_that_is_larger_than_it_tells_is_not_taken_for_a_hit() -> None:
+    with engines(Behaviour()) as (engine,):
+        core = engine.server.app.core
+        core.cache._capacity = 10_000  # as where the blocks of a prompt are held by others
+        probe = probed([engine])
+        with pytest.raises(ProbeError, match="larger than it tells"):
+            probe.run()
+    assert [step.name for step in probe.course.steps].count("again") == cache_probe.PUSHES_MAX
+
+
+def test_an_engine_that_is_restarted_meanwhile_is_noticed() -> None:
+    with engines(Behaviour()) as (engine,):
+        target = Target("engine 1", engine.url)
+
+        def say(text: str) -> None:
+            if "again" in text:
+                engine.restart()
+
+        plan = ProbePlan(prompt_tokens=PROMPT_TOKENS, answer_tokens=4, push_out=RESET)
+        probe = CacheProbe(plan, target, target, say)
+        seen = probe.run()
+    assert seen.fill.prompt == PROMPT_TOKENS
+    assert judge(seen).works, "only differences within one step are counted, and this restart lay between two"
+
+
+def test_engines_of_two_models_are_refused() -> None:
+    one, another = SimulatedEngine(model="one"), SimulatedEngine(model="another")
+    with one as first, another as second, pytest.raises(ProbeError, match="serves another"):
+        probed([first, second]).run()
+
+
+def test_an_engine_that_tells_no_cached_tokens_is_judged_by_its_counters() -> None:
+    seen, verdict = seen_by(Behaviour(reports_cached_tokens=False), push_out=RESET)
+    assert verdict.works
+    assert seen.reported_tokens == -1
+
+
+def test_a_cache_that_serves_a_prompt_to_its_end_works() -> None:
+    seen, verdict = seen_by(Behaviour(whole_prompt_hits=True), push_out=RESET)
+    assert verdict.works
+    assert seen.used_tokens == PROMPT_TOKENS
+
+
+def test_loads_of_which_some_blocks_fail_are_noted() -> None:
+    _, verdict = seen_by(Behaviour(failed_blocks=3), push_out=RESET)
+    assert verdict.works
+    assert verdict.notes == ("some blocks failed to load and were computed: 3 timeout",)
+
+
+def test_each_step_has_an_id_by_which_it_is_found_in_logs() -> None:
+    with engines(Behaviour()) as (engine,):
+        probe = probed([engine], push_out=RESET)
+        probe.run()
+        sent = {one.headers.get("x-request-id", "") for one in engine.server.seen.recorded if "complet" in one.path}
+    ids = [step.request_id for step in probe.course.steps]
+    assert [name.rpartition("-")[2] for name in ids] == ["cold", "cache", "again"]
+    assert set(ids) <= sent
+
+
+def test_what_it_did_is_kept_for_people() -> None:
+    with engines(Behaviour()) as (engine,):
+        probe = probed([engine])
+        probe.run()
+    course = probe.course
+    assert (course.model, course.dtype, course.prompt_tokens) == ("simulated", "float32", PROMPT_TOKENS)
+    assert course.cache_tokens == CACHE_BLOCKS * 16
+    assert course.pushed_prompts == pushes(course.cache_tokens, PROMPT_TOKENS, 16)
+    assert [step.counts.local for step in course.steps] == [0, 384, 0]
+
+
 def test_what_is_no_engine_is_not_probed() -> None:
     nobody = Target("engine 1", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(EngineError):

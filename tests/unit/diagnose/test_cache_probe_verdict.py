@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kveik.diagnose import cache_probe_remedies as remedies
 from kveik.diagnose.cache_counters import Amount, Connector, Counts, KveikCounts
@@ -244,3 +246,90 @@ def test_rounded_answers_are_measured_by_what_the_own_cache_gives() -> None:
 def test_without_log_probabilities_nothing_is_compared() -> None:
     plain = Completion((5,), "", (), (), 0.1, 0.2, 10, 0, "length")
     assert not answer_of(plain, plain, plain, "").compared
+
+
+COUNT = st.integers(0, 2000)
+REASONS = st.dictionaries(st.sampled_from(["timeout", "checksum", "no_room", "miss"]), st.integers(1, 99), max_size=2)
+OUTCOMES = st.dictionaries(
+    st.sampled_from(["hit", "miss", "deadline", "detached", "pending", "failed", "breaker_open"]),
+    st.integers(1, 9),
+    max_size=3,
+)
+FLAG = st.sampled_from([None, True, False])
+KVEIK_COUNTS = st.builds(
+    KveikCounts,
+    asked=COUNT,
+    known_blocks=st.none() | COUNT,
+    found=COUNT,
+    allowed=COUNT,
+    used=COUNT,
+    lost=COUNT,
+    saved_blocks=COUNT,
+    skipped_blocks=COUNT,
+    lookups=OUTCOMES,
+    choices=REASONS,
+    failures=REASONS,
+    dropped=REASONS,
+    serving=FLAG,
+    attached=FLAG,
+)
+COUNTS = st.builds(
+    Counts,
+    prompt=COUNT,
+    computed=COUNT,
+    local=COUNT,
+    external=COUNT,
+    queried=COUNT,
+    kveik=st.none() | KVEIK_COUNTS,
+    stored=st.none() | st.builds(Amount, count=COUNT, unit=st.just("blocks")),
+    found=st.none() | st.builds(Amount, count=COUNT, unit=st.just("blocks")),
+)
+SHARES = st.builds(Share, of=COUNT, count=COUNT)
+LOGS = st.builds(
+    LogEvidence,
+    exists=st.lists(SHARES, max_size=3),
+    hit_tokens=st.none() | COUNT,
+    need_tokens=st.none() | COUNT,
+    too_short_to_load=st.booleans(),
+    stored=st.none() | SHARES,
+)
+SEEN = st.builds(
+    Observed,
+    connector=st.sampled_from(Connector),
+    prompt_tokens=st.integers(1, 2000),
+    unit_tokens=st.integers(1, 512),
+    fill=COUNTS,
+    again=COUNTS,
+    cold_s=st.floats(0, 100),
+    hit_s=st.floats(0, 100),
+    answer=st.sampled_from([Answer("r"), Answer("r", "differs"), Answer("r", compared=False)]),
+    reported_tokens=st.integers(-1, 2000),
+    own_tokens=COUNT,
+    foreign_tokens=COUNT,
+    namespaces=st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from(["", "a", "b"])),
+    across=st.booleans(),
+    log=LOGS,
+    log_read=st.booleans(),
+)
+
+
+@given(SEEN)
+def test_whatever_is_seen_has_one_result_and_unless_it_works_a_remedy(seen: Observed) -> None:
+    found = judge(seen)
+    assert found.told
+    assert bool(found.remedy) != found.works
+    took = {Result.WORKS, Result.SLOW, Result.WRONG}
+    assert (found.result in took) == (seen.used_tokens > 0)
+
+
+@given(SEEN)
+def test_another_answer_never_passes_for_one_that_works(seen: Observed) -> None:
+    found = judge(replace(seen, answer=Answer("r", "differs")))
+    assert not found.works
+    assert (found.result is Result.WRONG) == (seen.used_tokens > 0)
+
+
+@given(SEEN)
+def test_no_more_tokens_are_told_than_the_prompt_has(seen: Observed) -> None:
+    assert 0 <= seen.used_tokens <= seen.prompt_tokens
+    assert 0 <= seen.possible_tokens < seen.prompt_tokens
