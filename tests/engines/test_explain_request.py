@@ -169,6 +169,18 @@ def test_a_hit_is_explained_too(fleet: Fleet, tokens: Any) -> None:
     assert [stage.tokens for stage in found.stages] == [LENGTH, *[WHOLE] * 8]
 
 
+def test_an_agent_that_was_restarted_is_told_of_all_requests_again(fleet: Fleet) -> None:
+    before = {(one.engine_pid, one.request_id) for one in fleet.remembered().requests}
+    fleet.client.close()
+    fleet.agent.restart()
+    fleet.client = AgentClient.connect(fleet.agent.settings.socket, role="test", prefault=False)
+
+    def is_told() -> bool:
+        return before <= {(one.engine_pid, one.request_id) for one in fleet.remembered().requests}
+
+    wait_until(is_told, "both engines tell the new agent of their requests", 60)
+
+
 def test_the_sums_of_all_requests_are_what_vllm_counted(fleet: Fleet) -> None:
     """The last of this file: all requests of both engines since their start."""
 

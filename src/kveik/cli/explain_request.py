@@ -164,7 +164,7 @@ def _show(console: Console, one: Explained) -> None:
     ago_s = max(0.0, time.time() - record.began_s)
     console.print(
         f"request {client_id(record.request_id)} at {record.engine or 'an engine'} (pid {record.engine_pid}), "
-        f"{ago_s:.0f} s ago: {used_tokens(record)} of {record.prompt_tokens} prompt tokens were not computed",
+        f"{ago_s:.0f} s ago: {used_tokens(record)} of {record.prompt_tokens} prompt tokens came from a cache",
         highlight=False, markup=False,
     )  # fmt: skip
     table = Table("stage", "tokens", "lost", "what is counted")

@@ -42,7 +42,7 @@ def test_a_request_is_explained_with_its_stages_and_one_sentence(
     assert explain(tmp_path, "asked") == 0
     told = capsys.readouterr().out
     assert "request asked at model" in told
-    assert "0 of 700 prompt tokens were not computed" in told
+    assert "0 of 700 prompt tokens came from a cache" in told
     assert "> known" in told
     assert "differs from that of request before at its very beginning" in " ".join(told.split())
 
