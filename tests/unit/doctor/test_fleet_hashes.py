@@ -1,6 +1,10 @@
 """Engines of one model are compared by what their block hashes depend on, and the odd one is named."""
 
 import hashlib
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kveik.doctor.check import Outcome, Point
 from kveik.doctor.fleet_hashes import HashFacts, judge_hashes, odd_ones, seed_in_words
@@ -94,3 +98,27 @@ def test_of_a_tie_the_first_value_is_the_usual_one() -> None:
     assert odd is not None
     assert odd.usual == "1"
     assert odd_ones({"a": "1", "b": "1"}) is None
+
+
+FIELDS = ("algorithm", "block_tokens", "hash_tokens", "seed", "first_hash", "namespace")
+SOME_FACTS = st.builds(HashFacts, st.just("?"), **{name: st.sampled_from(["", "1", "2"]) for name in FIELDS})
+
+
+@given(st.lists(SOME_FACTS, min_size=1, max_size=5))
+def test_whatever_engines_tell_a_difference_is_wrong_and_names_an_engine_and_nothing_else_is(
+    told: list[HashFacts],
+) -> None:
+    engines = [replace(one, engine=f"engine-{number}") for number, one in enumerate(told)]
+    found = judge_hashes("m", engines)
+    assert found
+    differing = {name for name in FIELDS if len({getattr(one, name) for one in engines} - {""}) > 1}
+    assert len(wrong(found)) == len(differing)
+    for text in wrong(found).values():
+        assert "engine-" in text
+
+
+@given(st.lists(SOME_FACTS, min_size=1, max_size=5))
+def test_what_nobody_tells_is_never_called_well(told: list[HashFacts]) -> None:
+    engines = [replace(one, engine=f"engine-{number}", seed="") for number, one in enumerate(told)]
+    seeds = [point for point in judge_hashes("m", engines) if point.about == "hash seed of m"]
+    assert {point.outcome for point in seeds} == {Outcome.UNKNOWN}

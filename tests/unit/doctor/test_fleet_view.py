@@ -1,8 +1,12 @@
 """A fleet is read once: engines, routers and the agent, what answers and what does not."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import pytest
 
@@ -153,3 +157,43 @@ def test_without_engines_nothing_can_be_compared() -> None:
     context = context_for(PaperFleet(DescribedFleet("paper"), FleetView((), (), None)))
     assert check_hashes(context).outcome is Outcome.UNKNOWN
     assert check_rendering(context).outcome is Outcome.UNKNOWN
+
+
+class PaperRouter(BaseHTTPRequestHandler):
+    """Lists two engines: one that is known by its address, with events, and one that nobody else knows."""
+
+    members: ClassVar[list[dict[str, object]]] = []
+
+    def do_GET(self) -> None:
+        raw = json.dumps({"data": self.members, "trouble": "etcd is slow"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_what_is_described_is_joined_with_what_routers_know() -> None:
+    known, other = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+    members: list[dict[str, object]] = [
+        {"engine_id": "named-otherwise", "url": known, "state": "draining", "why": "a roll", "events": "tcp://e:1"},
+        {"engine_id": "stranger", "url": other, "state": "ready", "labels": {"node": "n7", "model_path": "/m"}},
+    ]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (PaperRouter,), {"members": members}))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        view = Fleet(DescribedFleet("paper", (DescribedEngine("a", known, shared_cache=True),), (url,))).view()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    a, stranger = view.engines
+    assert (a.name, a.state, a.why) == ("a", "draining", "a roll")
+    assert (a.described.events, a.described.shared_cache) == ("tcp://e:1", True)
+    assert (stranger.name, stranger.described.node, stranger.described.model) == ("stranger", "n7", "/m")
+    assert view.routers[0].registry_trouble == "etcd is slow"
+    assert not view.answering

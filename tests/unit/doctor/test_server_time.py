@@ -6,6 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kveik.doctor.server_time import ClockOffset, ask_time, offset_of
 
@@ -36,6 +38,21 @@ def test_a_slow_answer_widens_the_range() -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "Mon, 99 Foo"])
 def test_what_is_no_date_tells_nothing(text: str) -> None:
     assert offset_of(text, 0.0, 0.0) is None
+
+
+@given(
+    st.floats(-100_000, 100_000),  # by how much the server is ahead
+    st.floats(0, 30),  # on the way there, and back
+    st.floats(0, 30),
+    st.floats(1_000_000, 2_000_000_000),
+)
+def test_the_true_offset_is_within_the_range_however_slow_the_answer(
+    ahead_s: float, there_s: float, back_s: float, sent_s: float
+) -> None:
+    offset = offset_of(date(int(sent_s + there_s + ahead_s)), sent_s, sent_s + there_s + back_s)
+    assert offset is not None
+    assert offset.least_s - 0.001 <= ahead_s <= offset.most_s + 0.001
+    assert offset.certain_s <= abs(ahead_s) + 0.001
 
 
 class Clock(BaseHTTPRequestHandler):
