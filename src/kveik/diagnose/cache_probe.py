@@ -17,7 +17,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kveik.clock import Deadline
 from kveik.diagnose.cache_counters import Counts, connector_of, counts_between, joined
@@ -67,16 +67,23 @@ class ProbePlan:
 
 @dataclass(frozen=True)
 class Target:
-    """One engine under the probe. ``pages``: where else something counts for it, such as a store's server."""
+    """One engine under the probe.
+
+    ``pages``: where else something counts for it, such as a store's server. ``rank``: the data-parallel rank that is
+    asked, each of which has a cache of its own; empty where there is one.
+    """
 
     name: str
     url: str
     api_key: str = ""
     pages: Sequence[str] = ()
+    rank: str = ""
 
     def client(self, request_id: str = "", timeout_s: float = 300.0) -> EngineClient:
         """A client whose requests have this id."""
         headers = {"X-Request-Id": request_id} if request_id else {}
+        if self.rank:
+            headers["X-data-parallel-rank"] = self.rank
         return EngineClient(self.url, read_timeout_s=timeout_s, api_key=self.api_key, headers=headers)
 
     def read(self) -> MetricsSnapshot:
@@ -135,6 +142,7 @@ class CacheProbe:
         Raises :class:`~kveik.errors.ProbeError`, VerifyError and EngineError where it cannot be carried out.
         """
         self._new_lines()
+        self._writer, self._reader = _of_one_rank(self._writer), _of_one_rank(self._reader)
         facts = self._look()
         ids = self._text(facts)
         self._warm_up(ids)
@@ -373,6 +381,12 @@ def pushes(cache_tokens: int, prompt_tokens: int, unit_tokens: int) -> int:
     """How many unrelated prompts turn a cache of this size over, and once more the first prompt."""
     each = max(unit_tokens, prompt_tokens // unit_tokens * unit_tokens)
     return math.ceil((cache_tokens + prompt_tokens) / each)
+
+
+def _of_one_rank(target: Target) -> Target:
+    """The same engine, and its first data-parallel rank where it has several."""
+    ranks = target.read().series(Metric.CACHE_CONFIG, "engine")
+    return replace(target, rank=next(iter(ranks))) if len(ranks) > 1 else target
 
 
 def _turned(ids: tuple[int, ...], number: int) -> tuple[int, ...]:

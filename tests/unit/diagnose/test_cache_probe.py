@@ -14,6 +14,7 @@ from kveik.diagnose.cache_probe import RESET, CacheProbe, ProbePlan, Target, pro
 from kveik.diagnose.cache_probe_verdict import Observed, ProbeVerdict, Result, judge
 from kveik.doctor.log_file import GrowingLog
 from kveik.engine.client import EngineClient
+from kveik.engine.metrics import MetricsSnapshot, parse_metrics
 from kveik.engine.process import free_port
 from kveik.errors import EngineError, ProbeError
 from kveik.simulate.behaviour import Behaviour
@@ -224,6 +225,24 @@ def test_each_step_has_an_id_by_which_it_is_found_in_logs() -> None:
     ids = [step.request_id for step in probe.course.steps]
     assert [name.rpartition("-")[2] for name in ids] == ["cold", "cache", "again"]
     assert set(ids) <= sent
+
+
+class TwoRanks(Target):
+    """An engine that tells of two data-parallel ranks."""
+
+    def read(self) -> MetricsSnapshot:
+        second = parse_metrics('vllm:cache_config_info{engine="1"} 1\n').samples["vllm:cache_config_info"]
+        samples = super().read().samples
+        return MetricsSnapshot({**samples, "vllm:cache_config_info": {**samples["vllm:cache_config_info"], **second}})
+
+
+def test_of_several_ranks_one_is_asked() -> None:
+    with engines(Behaviour()) as (engine,):
+        target = TwoRanks("engine 1", engine.url)
+        plan = ProbePlan(prompt_tokens=PROMPT_TOKENS, answer_tokens=4, push_out=RESET)
+        assert judge(CacheProbe(plan, target, target, lambda _: None).run()).works
+        asked = [one.headers for one in engine.server.seen.recorded if one.path == "/v1/completions"]
+    assert {headers.get("x-data-parallel-rank") for headers in asked} == {"0"}
 
 
 def test_what_it_did_is_kept_for_people() -> None:
