@@ -14,6 +14,7 @@ from openai import OpenAI
 
 from kveik.cli.main import main
 from kveik.config import SimEngineSettings
+from kveik.router import prefix_learning
 from kveik.router.keys_file import ApiKey, editing, with_key_added, write_keys
 from kveik.router.prefix_learning import WAITING_MAX
 from kveik.simulate.server import SimServer
@@ -26,6 +27,13 @@ RULES = words(500, 1)
 TOOLS = [tool(name) for name in ("read", "write", "search", "listing")]
 REPEATS = 4
 SECRET = "Zanzibar hunter2"
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at everything at once; how much time that may take is tested elsewhere."""
+    monkeypatch.setattr(prefix_learning, "CORE_SHARE", 1.0)
+    monkeypatch.setattr(prefix_learning, "SAVED_MAX_S", 1.0)
 
 
 @pytest.fixture(scope="module")

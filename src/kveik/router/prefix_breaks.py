@@ -107,20 +107,29 @@ class Differs(NamedTuple):
     text: bytes
 
 
+class Cut(NamedTuple):
+    """A text, its units, and where they begin; after them where the last one ends."""
+
+    text: bytes
+    units: Units
+    edges: NDArray[np.int32]
+
+
 class Texts:
     """The texts of a new prompt's parts, made and cut when they are asked for."""
 
     def __init__(self, parts: Sequence[Part], sketcher: Sketcher) -> None:
         self._parts, self._sketcher = parts, sketcher
-        self._cut: dict[int, tuple[bytes, NDArray[np.int32]]] = {}
+        self._cut: dict[int, Cut] = {}
 
-    def cut(self, number: int) -> tuple[bytes, NDArray[np.int32]]:
-        """The text of a part, and where its units begin; after them where the last one ends."""
+    def cut(self, number: int) -> Cut:
+        """The text of a part in units."""
         known = self._cut.get(number)
         if known is None:
             text = self._parts[number].text()
-            places = self._sketcher.units(text)[1]
-            known = self._cut[number] = text, np.append(places, np.int32(min(len(text), TEXT_BYTES_MAX)))
+            units, places = self._sketcher.units(text)
+            edges = np.append(places, np.int32(min(len(text), TEXT_BYTES_MAX)))
+            known = self._cut[number] = Cut(text, units, edges)
         return known
 
 
@@ -179,7 +188,7 @@ class Comparison:
         new, old = self._new[self._first], self._old[self._first]
         if new.label != old.label or not (head := common_units(new.known.units, old.known.units)):
             return self._start
-        return self._start + int(self._texts.cut(self._first)[1][head])
+        return self._start + int(self._texts.cut(self._first).edges[head])
 
     def result(self, reach_bytes: int = 0, *, excerpts: bool = False) -> Break | None:
         """Where they part; None if one goes on from the other, or nothing worth telling is lost.
@@ -288,7 +297,8 @@ class Comparison:
         mine, its = new.known.units, old.known.units
         if not len(mine) or not len(its):
             return None
-        differs = self._laid_beside(*self._texts.cut(self._first), mine, its)
+        text, _, edges = self._texts.cut(self._first)
+        differs = self._laid_beside(text, edges, mine, its)
         if new.known.tail and new.known.tail == old.known.tail and differs.alike:
             return differs._replace(equal_bytes=differs.equal_bytes + max(0, new.size_bytes - TEXT_BYTES_MAX))
         return differs

@@ -22,9 +22,9 @@ from kveik.router.records import RequestRecord
 logger = logging.getLogger(__name__)
 
 #: Time of a processor that looking takes of each second.
-CORE_SHARE = 0.02
-#: Time that may be saved up, so that after quiet seconds more is looked at.
-SAVED_MAX_S = 0.02
+CORE_SHARE = 0.01
+#: Time that may be saved up. No more, since the loop's thread has to wait for its turn meanwhile.
+SAVED_MAX_S = 0.003
 #: Requests and bytes that wait to be looked at; what comes meanwhile isn't.
 WAITING_MAX, WAITING_BYTES_MAX = 64, 8 << 20
 #: A thread that computes in Python gives the loop its turn after so long.

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kveik.router.break_kinds import OPTIONS_DIFFER, TEMPLATE
 from kveik.router.facts import TOKEN_BYTES, TokenPrompt
-from kveik.router.prefix_breaks import Break, Comparison, KnownPart, Placed, Texts
+from kveik.router.prefix_breaks import LOST_BYTES_MIN, Break, Comparison, KnownPart, Placed, Texts
 from kveik.router.prompt import TOKEN_BYTES as TEXT_TOKEN_BYTES
 from kveik.router.prompt_parts import CALLS, MEDIA, OPTIONS, RESULT, TOOL, Part, parts_of
 from kveik.router.prompt_sketch import TEXT_BYTES_MAX, Sketcher
@@ -149,14 +149,15 @@ class PromptMemory:
             tokens = len(seen.prompt) if seen.prompt is not None else size // TEXT_TOKEN_BYTES
         if not parts:
             return Looked(seen.model, seen.client, seen.request_id, max(0, tokens), None)
-        prompt = self._prompt_of(parts, seen, tokens)
+        texts = Texts(parts, self._sketcher)
+        prompt = self._prompt_of(parts, texts, seen, tokens)
         model = self._models.get(seen.model)
         if model is None:
             if len(self._models) >= MODELS_MAX:
                 self._forget_model(next(iter(self._models)))
             model = self._models[seen.model] = _Model()
         deepest, depth = model.deepest(prompt)
-        found = self._template(prompt, self._of(deepest), depth) or self._found(parts, prompt, model, deepest, seen)
+        found = self._template(prompt, self._of(deepest), depth) or self._found(texts, prompt, model, deepest, seen)
         self._remember(seen.model, model, prompt)
         if deepest and depth == len(self._prompts[deepest][1].placed):
             self._forget(deepest)  # the new one goes on from it
@@ -165,15 +166,16 @@ class PromptMemory:
 
     # -- finding --------------------------------------------------------------------------------
 
-    def _found(self, parts: Sequence[Part], prompt: _Prompt, model: "_Model", deepest: int, seen: Seen) -> Found | None:
-        texts = Texts(parts, self._sketcher)
+    def _found(self, texts: Texts, prompt: _Prompt, model: "_Model", deepest: int, seen: Seen) -> Found | None:
         others = [old for number in model.candidates(prompt, deepest) if (old := self._of(number)) is not None]
         laid = [Comparison(prompt.placed, old.placed, texts, self._sketcher) for old in others]
         reach = max((comparison.prefix_bytes for comparison in laid), default=0)
-        enough = EXPLAINED * (sum(part.size_bytes for part in prompt.placed) - reach)
+        left = sum(part.size_bytes for part in prompt.placed) - reach
+        if left < LOST_BYTES_MIN:
+            return None
         best: Break | None = None
         for old, comparison in zip(others, laid, strict=True):
-            if best is not None and best.lost_bytes >= enough:
+            if best is not None and best.lost_bytes >= EXPLAINED * left:
                 break
             found = comparison.result(reach, excerpts=self._excerpts)
             if found is None or (found.kind == OPTIONS_DIFFER and old.client != prompt.client):
@@ -198,12 +200,12 @@ class PromptMemory:
 
     # -- remembering ----------------------------------------------------------------------------
 
-    def _prompt_of(self, parts: Sequence[Part], seen: Seen, tokens: int) -> _Prompt:
+    def _prompt_of(self, parts: Sequence[Part], texts: Texts, seen: Seen, tokens: int) -> _Prompt:
         keys = tuple(self._key(part) for part in parts)
         placed = []
-        for key, part in zip(keys, parts, strict=True):
+        for number, (key, part) in enumerate(zip(keys, parts, strict=True)):
             entry = self._entries.get(key)
-            known = entry.known if entry is not None else self._known(part)
+            known = entry.known if entry is not None else self._known(part, number, texts)
             if entry is None:
                 self._entries[key] = _Entry(known)
             placed.append(Placed(part.label, part.index, part.size_bytes, known))
@@ -219,11 +221,13 @@ class PromptMemory:
             seed = self._seeds[how] = self._secret ^ xxhash.xxh3_64_intdigest(how.encode())
         return xxhash.xxh3_64_intdigest(part.raw, seed)
 
-    def _known(self, part: Part) -> KnownPart:
-        text = part.text()
+    def _known(self, part: Part, number: int, texts: Texts) -> KnownPart:
+        if part.label in (OPTIONS, MEDIA):
+            same = xxhash.xxh3_64_intdigest(part.raw, self._secret)
+            return KnownPart(same, same, False, np.empty(0, np.uint16), ())
+        text, units, _ = texts.cut(number)
         same = xxhash.xxh3_64_intdigest(text, self._secret)
         any_order = xxhash.xxh3_64_intdigest(part.any_order(), self._secret) if part.label == TOOL else same
-        units = self._sketcher.units(b"" if part.label in (OPTIONS, MEDIA) else text)[0]
         is_long = len(text) > TEXT_BYTES_MAX
         tail = xxhash.xxh3_64_intdigest(text[-TAIL_BYTES:], self._secret) if is_long else 0
         return KnownPart(same, any_order, part.thinks, units, self._sketcher.marks(units), tail)
