@@ -42,7 +42,7 @@ class MountFacts:
 
     ``tried_in``: the folder that was written in, the nearest one above it where it is not there yet; empty: none.
     ``silent``: what never answered. ``trouble``: why nothing could be written. ``rules`` are those that a tier needs,
-    ``locks`` and ``direct`` what other connectors may need.
+    ``locks`` and ``direct`` what other connectors may need. ``unmeasured``: why its speed is not known.
     """
 
     folder: str
@@ -57,6 +57,7 @@ class MountFacts:
     locks: tuple[Trial, ...] = ()
     direct: Trial | None = None
     speed: Speed = field(default_factory=Speed)
+    unmeasured: str = ""
 
     @property
     def is_there(self) -> bool:

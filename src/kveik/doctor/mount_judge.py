@@ -141,6 +141,11 @@ def _other(trial: Trial, others: str) -> Point:
 
 def _speed(facts: MountFacts) -> Iterator[Point]:
     speed = facts.speed
+    if facts.unmeasured:
+        told = f"a few MiB are too much for it: {facts.unmeasured}"
+        yield Point(
+            Outcome.BEWARE, f"speed of {facts.folder}", told, "ask again when less is done there; a faster mount"
+        )
     if not speed.tried_bytes:
         return
     slow = speed.read_bytes_s < SLOW_READ_BYTES_S or speed.open_s > SLOW_OPEN_S

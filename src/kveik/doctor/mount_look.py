@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
-from kveik.doctor.mount_facts import MountFacts
+from kveik.doctor.mount_facts import MountFacts, Speed
 from kveik.doctor.mount_table import exported, on_system_disk
 from kveik.doctor.mount_trials import measure, room_of, try_direct, try_locks, try_rules, words
 from kveik.store.filesystem_medium import mount_above, mount_table, mounts_in
@@ -48,22 +48,32 @@ def look_at(folder: Path, step_s: float = STEP_S, clock: Clock = SYSTEM_CLOCK) -
     try:
         place = _within(step_s, "making a folder there", lambda: _nearest(Path(path)))
         facts = replace(facts, tried_in=str(place), room=_within(step_s, "its size", lambda: room_of(place)))
-        return _within(5 * step_s, "trying it out", lambda: _tried(facts, place, clock))
+        facts = _within(2 * step_s, "trying it out", partial(_tried, facts, place))
     except _Silent as error:
         return replace(facts, silent=str(error))
     except OSError as error:
         return replace(facts, trouble=words(error))
+    try:
+        return replace(facts, speed=_within(4 * step_s, "measuring", lambda: _measured(place, clock)))
+    except _Silent as error:
+        return replace(facts, unmeasured=str(error))
+    except OSError as error:
+        return replace(facts, trouble=words(error))
 
 
-def _tried(facts: MountFacts, place: Path, clock: Clock) -> MountFacts:
+def _tried(facts: MountFacts, place: Path) -> MountFacts:
     with _directory(place) as directory:
         return replace(
             facts,
             rules=tuple(try_rules(directory)),
             locks=tuple(try_locks(directory)),
             direct=try_direct(directory),
-            speed=measure(directory, clock),
         )
+
+
+def _measured(place: Path, clock: Clock) -> Speed:
+    with _directory(place) as directory:
+        return measure(directory, clock)
 
 
 @contextlib.contextmanager

@@ -99,6 +99,15 @@ def test_a_server_that_takes_its_time(served: SlowMount) -> None:
     assert "slow: " in told(points(served.target, TWO), Outcome.BEWARE)
 
 
+def test_a_server_too_slow_to_be_measured(served: SlowMount, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mount_check, "look_at", partial(look_at, step_s=2.0))
+    served.set(hang=("fsync",))
+    found = points(served.target, TWO)
+    served.set()
+    assert told(found, Outcome.WRONG) == ""
+    assert "measuring took longer than 8 s" in told(found, Outcome.BEWARE)
+
+
 def test_a_server_that_hangs(served: SlowMount, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mount_check, "look_at", partial(look_at, step_s=0.3))
     served.set(hang=("lookup", "getattr", "mkdir", "create"))

@@ -114,6 +114,11 @@ def test_a_slow_mount_is_told_with_its_figures() -> None:
     assert not [point for point in judged(speed=Speed()) if point.about.startswith("speed")]
 
 
+def test_a_mount_that_is_too_busy_to_be_measured_is_no_hanging_one() -> None:
+    busy = worst(speed=Speed(), unmeasured="measuring took longer than 32 s")
+    assert (busy.outcome, "longer than 32 s" in busy.told) == (Outcome.BEWARE, True)
+
+
 def test_two_folders_are_one_only_if_a_nonce_arrives_both_ways() -> None:
     assert judge_pair("/a", "/b", "", "").outcome is Outcome.WELL
     found = judge_pair("/a", "/b", "what is written into /a is not seen in /b", "")
