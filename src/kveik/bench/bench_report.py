@@ -69,7 +69,7 @@ def table(found: Comparison, workload: Workload, vllm: VllmFigures | None = None
         shown.add_column("gain", justify="right")
     if vllm:
         shown.add_column(_VLLM, justify="right")
-    for name, cell, gain, theirs in _ROWS:
+    for name, cell, gain, theirs in ROWS:
         cells = [cell(side) for side in found.sides]
         if not any(cells):
             continue
@@ -120,7 +120,7 @@ def _sources(side: SideFigures) -> str:
 _Cell = Callable[[SideFigures], str]
 _Theirs = Callable[[VllmFigures], str] | None
 #: Name of a row, its cell for a side, the name of its gain, and its cell for vLLM's own benchmark.
-_ROWS: Sequence[tuple[str, _Cell, str, _Theirs]] = (
+ROWS: Sequence[tuple[str, _Cell, str, _Theirs]] = (
     ("requests answered", lambda side: str(side.requests), "", lambda theirs: str(theirs.completed)),
     ("TTFT, median", lambda side: _seconds(side.ttft_s), "ttft", None),
     ("TTFT, p90", lambda side: _seconds(side.ttft_p90_s), "ttft_p90", None),

@@ -72,8 +72,8 @@ class Comparison:
         return "measured" if self.grade is Grade.NOTE else self.grade.value
 
 
-def compare(runs: Sequence[SideRun], rechecks: Sequence[Recheck] = (), ended: str = "") -> Comparison:
-    """The whole of some runs, and of differing answers that were looked at again. ``ended``: why no more runs came.
+def compare(runs: Sequence[SideRun], rechecks: Sequence[Recheck] = (), beside: Sequence[Finding] = ()) -> Comparison:
+    """The whole of some runs, of differing answers that were looked at again, and of what was found ``beside`` them.
 
     A side of which no request was answered has no figures.
     """
@@ -86,7 +86,7 @@ def compare(runs: Sequence[SideRun], rechecks: Sequence[Recheck] = (), ended: st
         [_figures(side, several) for side, several in answered.items()],
         _gains(answered) if {ON, OFF} <= answered.keys() else {},
         [
-            *_early_end(ended),
+            *beside,
             *(finding for run in runs for finding in findings(run)),
             *_steadiness(answered),
             *_sameness(by_side, rechecks),
@@ -149,11 +149,6 @@ def _gains(by_side: dict[str, list[SideRun]]) -> dict[str, Estimate]:
         if ratios:
             gains[name] = mean_ratio(ratios)
     return gains
-
-
-def _early_end(why: str) -> Iterator[Finding]:
-    if why:
-        yield Finding("ended_early", Grade.VOID, f"the benchmark ended before its last round: {why}")
 
 
 def _steadiness(by_side: dict[str, list[SideRun]]) -> Iterator[Finding]:

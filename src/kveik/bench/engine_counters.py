@@ -18,7 +18,7 @@ from kveik.errors import ConfigError, EngineError, FleetError
 from kveik.fleet.client import FleetClient
 from kveik.verify.settle import QUIET_S
 
-_LOOK_S = 1.0
+LOOK_S = 1.0
 _POLL_S = 0.1
 #: What a look reads; the rest of a page of metrics would only cost this client time.
 _LOOKED_AT = re.compile(
@@ -173,7 +173,7 @@ class EngineWatch:
         )
 
     def _look_on(self) -> None:
-        while not self._over.wait(_LOOK_S):
+        while not self._over.wait(LOOK_S):
             for url, client in self._clients.items():
                 self._looked += 1
                 try:

@@ -53,13 +53,17 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 
 def estimate(values: Sequence[float], part: float) -> Estimate:
-    """A quantile with its interval by order statistics. Raises ValueError without values."""
+    """A quantile with its interval by order statistics. Raises ValueError without values.
+
+    Of a few values a high quantile lies surely above all of them; the interval is then widened down to the estimate.
+    """
     ordered = sorted(values)
     low, high = _ranks(len(ordered), part)
+    value = quantile(ordered, part)
     return Estimate(
-        quantile(ordered, part),
-        ordered[low - 1] if low >= 1 else None,
-        ordered[high - 1] if high <= len(ordered) else None,
+        value,
+        min(ordered[low - 1], value) if low >= 1 else None,
+        max(ordered[high - 1], value) if high <= len(ordered) else None,
     )
 
 

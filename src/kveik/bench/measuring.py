@@ -1,7 +1,6 @@
 """Measures a workload on one service, or on two sides in turn, round by round."""
 
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from kveik.bench.client_strain import StrainMeter
 from kveik.bench.comparison import OFF, ON, Comparison, compare
 from kveik.bench.engine_counters import EngineWatch, engines_behind
 from kveik.bench.planned import TokenPool, Workload, pool_of
+from kveik.bench.run_findings import Finding, Grade
 from kveik.bench.sender import Salt, Sender
 from kveik.bench.side_run import Sharing, SideRun, side_run
 from kveik.engine.client import MAX_TOP_LOGPROBS, CompletionRequest, EngineClient, ServedModel
@@ -23,7 +23,7 @@ COUNT_S = 20.0
 _WARM_UPS = 2
 _SAY_S = 3.0
 #: Differing answers that are looked at again; each costs a cold request.
-_RECHECKS_MAX = 8
+RECHECKS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,13 @@ def order_of(sides: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
         yield from ((number, side) for side in (sides if number % 2 else sides[::-1]))
 
 
+def _other_model(plan: BenchPlan) -> Iterator[Finding]:
+    names = [plan.side(side).model.name for side in plan.sides]
+    if len(set(names)) > 1:
+        text = f"the sides serve {names[0]} and {names[1]}: if these are not one model, nothing can be compared"
+        yield Finding("other_model", Grade.NOTE, text)
+
+
 class Bench:
     """One benchmark. ``make`` makes the workload of a pool of tokens."""
 
@@ -118,7 +125,6 @@ class Bench:
         self._seed = seed
         self._say = say
         self._nonce = secrets.token_hex(6)
-        self._lock = threading.Lock()
         self.workload: Workload
 
     def run(self) -> Comparison:
@@ -127,16 +133,18 @@ class Bench:
         for side in self._plan.sides:
             self._warm_up(side)
         runs: list[SideRun] = []
-        ended = ""
+        beside = list(_other_model(self._plan))
         for number, side in order_of(self._plan.sides, self._plan.rounds):
             try:
                 runs.append(self._run(side, number))
             except EngineError as error:
                 if not runs:
                     raise
-                ended = str(error)  # what was measured so far is not thrown away
+                # What was measured so far is not thrown away.
+                text = f"the benchmark ended before its last round: {error}"
+                beside.append(Finding("ended_early", Grade.VOID, text))
                 break
-        return compare(runs, self._rechecks(runs), ended)
+        return compare(runs, self._rechecks(runs), beside)
 
     def salt_of_run(self, side: str, number: int) -> Salt:
         """What keeps a run's blocks apart from all others: one salt, or one for each request."""
@@ -191,10 +199,9 @@ class Bench:
 
         def told(over: int) -> None:
             nonlocal next_s
-            with self._lock:
-                if over == count or time.monotonic() >= next_s:
-                    next_s = time.monotonic() + _SAY_S
-                    self._say(f"{what}: {over} of {count} requests")
+            if over == count or time.monotonic() >= next_s:
+                next_s = time.monotonic() + _SAY_S
+                self._say(f"{what}: {over} of {count} requests")
 
         return told
 
@@ -204,7 +211,7 @@ class Bench:
         on, off = ([run for run in runs if run.side == side] for side in (ON, OFF))
         found, _ = differences(on, off)
         target, checked = self._plan.on, []
-        for difference in found[:_RECHECKS_MAX]:
+        for difference in found[:RECHECKS_MAX]:
             salt = f"kveik-bench-{self._nonce}-again-{difference.request}"
             request = CompletionRequest(difference.prompt, difference.answer_tokens, MAX_TOP_LOGPROBS, salt)
             try:

@@ -17,6 +17,8 @@ from kveik.errors import EngineError
 
 #: Requests under way at once where nothing else limits them: each has a thread of its own.
 PLACES_MAX = 256
+#: How often it is looked whether any thread is left to wait for.
+_LOOK_S = 1.0
 
 #: The salt of a request, by its number.
 Salt = Callable[[int], str]
@@ -62,7 +64,7 @@ class Outcome:
 class Sender:
     """Sends all requests of a workload once. ``places``: requests under way at once, 0 for as many as are due.
 
-    ``told`` is called with the number of requests that are over, from any thread.
+    ``told`` is called now and then with the number of requests that are over.
     """
 
     def __init__(
@@ -86,40 +88,51 @@ class Sender:
     def run(self) -> list[Outcome]:
         """Send all; what became of them, in the order of the workload."""
         began_s = time.monotonic()
-        for number, request in enumerate(self._workload.requests):
+        requests = self._workload.requests
+        for number, request in enumerate(requests):
             if request.after < 0:
                 heapq.heappush(self._waiting, (began_s + request.due_s if self._workload.timed else began_s, number))
         threads = [threading.Thread(target=self._work, daemon=True) for _ in range(self._places)]
         for thread in threads:
             thread.start()
         try:
-            self._dispatch()
+            told = 0
+            while told < len(requests) and any(thread.is_alive() for thread in threads):
+                over = self._hand_out(told)
+                if over > told:
+                    self._told(over)
+                told = over
         finally:
             for _ in threads:
                 self._ready.put(None)
-        return [self._outcomes[number] for number in range(len(self._workload.requests))]
+        return [self._outcomes.get(number) or _lost() for number in range(len(requests))]
 
-    def _dispatch(self) -> None:
-        """Hand out each request when it is due, until all are over."""
+    def _hand_out(self, told: int) -> int:
+        """Hand out what is due, and wait for the next moment or for news; how many requests are over."""
         with self._news:
-            while len(self._outcomes) < len(self._workload.requests):
-                now_s = time.monotonic()
-                while self._waiting and self._waiting[0][0] <= now_s:
-                    self._ready.put(heapq.heappop(self._waiting))
-                self._news.wait(self._waiting[0][0] - now_s if self._waiting else None)
+            now_s = time.monotonic()
+            while self._waiting and self._waiting[0][0] <= now_s:
+                self._ready.put(heapq.heappop(self._waiting))
+            if len(self._outcomes) == told:
+                self._news.wait(min(self._waiting[0][0] - now_s, _LOOK_S) if self._waiting else _LOOK_S)
+            return len(self._outcomes)
 
     def _work(self) -> None:
         while (job := self._ready.get()) is not None:
             due_s, number = job
-            outcome = self._ask(number, due_s)
-            with self._news:
-                self._outcomes[number] = outcome
-                for follower in self._followers.get(number, ()):
-                    think_s = self._workload.requests[follower].think_s
-                    heapq.heappush(self._waiting, (outcome.over_s + think_s, follower))
-                over = len(self._outcomes)
-                self._news.notify()
-            self._told(over)
+            outcome = _lost()
+            try:
+                outcome = self._ask(number, due_s)
+            finally:  # whatever happens to this thread, nobody may wait for its request for ever
+                self._end(number, outcome)
+
+    def _end(self, number: int, outcome: Outcome) -> None:
+        with self._news:
+            self._outcomes[number] = outcome
+            for follower in self._followers.get(number, ()):
+                think_s = self._workload.requests[follower].think_s
+                heapq.heappush(self._waiting, (outcome.over_s + think_s, follower))
+            self._news.notify()
 
     def _ask(self, number: int, due_s: float) -> Outcome:
         planned = self._workload.requests[number]
@@ -132,6 +145,11 @@ class Sender:
         except EngineError as error:
             return Outcome(intended_s, sent_s, time.monotonic(), failure=str(error) or type(error).__name__)
         return _outcome(answer, intended_s, sent_s)
+
+
+def _lost() -> Outcome:
+    now_s = time.monotonic()
+    return Outcome(now_s, now_s, now_s, failure="this client itself failed, see its error above")
 
 
 def _outcome(answer: Completion, intended_s: float, sent_s: float) -> Outcome:

@@ -19,6 +19,12 @@ from kveik.errors import ConfigError, EngineError
 #: The workload that it has as well.
 WORKLOAD = "prefix"
 _TAIL_CHARACTERS = 600
+#: What ``vllm bench serve`` runs. The command itself asks for the version of a distribution called vllm, which vLLM for
+#: CPU is not.
+_PROGRAM = (
+    "import argparse; from vllm.benchmarks.serve import add_cli_args, main; "
+    "parser = argparse.ArgumentParser('vllm bench serve'); add_cli_args(parser); main(parser.parse_args())"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class VllmServe:
         if workload.name != WORKLOAD:
             raise ConfigError(f"vllm bench serve has no workload like {workload.name}, expected {WORKLOAD}")
         made: Mapping[str, Any] = workload.parameters
-        command = [self.python, "-m", "vllm.entrypoints.cli.main", "bench", "serve"]
+        command = [self.python, "-c", _PROGRAM]
         flags = {
             "backend": "vllm",
             "base-url": self.url,
@@ -85,6 +91,18 @@ class VllmServe:
         flags |= {"max-concurrency": self.places} if self.places else {}
         command += [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         return [*command, "--ignore-eos", "--save-result", "--disable-tqdm"]
+
+    def check(self) -> None:
+        """Make sure that vLLM is there, before minutes are spent. Raises :class:`ConfigError`."""
+        question = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
+        try:
+            found = subprocess.run(
+                [self.python, "-c", question], check=False, capture_output=True, stdin=subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise ConfigError(f"cannot run {self.python}: {error}; expected a Python that has vLLM") from error
+        if found.returncode:
+            raise ConfigError(f"{self.python} has no vLLM: give --vllm-python one that has")
 
     def run(self, workload: Workload) -> VllmFigures:
         """Run it. Raises :class:`EngineError` when it ends with an error or without a result."""

@@ -165,12 +165,15 @@ def _measure(
     about = _about(args, plan)
     say(f"{args.workload} on {', '.join(about.addresses.values())}, from {about.machine}")
     bench = Bench(plan, make, args.seed, say)
+    theirs = _vllm(args, plan.on) if args.also_vllm else None
+    if theirs is not None:
+        theirs.check()
     found = bench.run()
     vllm = None
-    if args.also_vllm:
+    if theirs is not None:
         say("vllm bench serve: the same workload")
         try:
-            vllm = _vllm(args, plan.on).run(bench.workload)
+            vllm = theirs.run(bench.workload)
         except EngineError as error:
             say(str(error))  # our own figures are there all the same
     _show(args, found, bench.workload, about, vllm)

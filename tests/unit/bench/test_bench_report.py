@@ -3,10 +3,8 @@
 import datetime
 import io
 import json
-from pathlib import Path
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from kveik.bench.bench_report import About, conclusion, document, headline, table
@@ -117,24 +115,3 @@ def test_the_document_says_all_and_keeps_each_request() -> None:
     first = read["runs"][0]["requests"][1]
     assert (first["ttft_s"], first["cached_tokens"], first["reusable_tokens"]) == (0.1, 64, 64)
     assert {finding["kind"] for finding in read["findings"]} == {"few"}
-
-
-@pytest.mark.parametrize("cached", [HITS, [112] * 4], ids=["measured", "warm"])
-def test_the_plot_is_a_png_also_of_one_side_and_of_figures_that_count_for_nothing(
-    cached: list[int], tmp_path: Path
-) -> None:
-    pytest.importorskip("matplotlib")
-    from kveik.bench.bench_plot import draw
-
-    for number, found in enumerate((example(cached=cached), compare([run_of([0.1, 0.2], cached=[0, 64])]))):
-        draw(found, found.runs[0].workload, about(), file := tmp_path / f"{number}.png")
-        assert file.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_plot_of_nothing_can_be_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from kveik.bench.bench_plot import draw
-
-    failed = compare([run_of([0.1], changed=[{"failure": "gone"}])])
-    draw(failed, failed.runs[0].workload, about(), tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").stat().st_size > 0

@@ -6,7 +6,7 @@ import pytest
 
 from kveik.bench.answers import Recheck
 from kveik.bench.comparison import compare
-from kveik.bench.run_findings import Grade
+from kveik.bench.run_findings import Finding, Grade
 from kveik.bench.side_run import Sharing, SideRun
 from tests.bench_runs import run_of
 
@@ -94,11 +94,11 @@ def test_answers_that_a_hit_changed_make_the_comparison_void_unless_rounding_exp
     assert "token 3 of the answer is 5 less likely" in wrong.text
 
 
-def test_what_was_measured_before_a_service_went_away_is_kept_but_void() -> None:
-    found = compare([on(1)], ended="connection refused")
+def test_what_was_found_beside_the_runs_counts_as_well() -> None:
+    found = compare([on(1)], beside=[Finding("ended_early", Grade.VOID, "it went away")])
     assert found.verdict == "void"
     assert found.sides[0].requests == 4
-    assert "ended before its last round: connection refused" in found.findings[0].text
+    assert found.findings[0].text == "it went away"
 
 
 def test_equal_answers_are_not_spoken_of() -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from kveik.bench import engine_counters
 from kveik.bench.engine_counters import EngineWatch, Look, engines_behind, restart_in
 from kveik.engine.client import CompletionRequest, EngineClient
 from kveik.errors import EngineError
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.engine import SimulatedEngine
+from tests.agents import wait_until
 from tests.routers import RouterThread
 
 
@@ -78,6 +80,45 @@ def test_requests_of_others_at_the_start_are_counted_and_keep_an_engine_from_res
             assert watch.counted(0, 0.0).busy_before == 3
         behaviour.busy = 0
         assert EngineWatch([engine.url]).rest(20.0)
+
+
+class _Engine(EngineClient):
+    """An engine of which only the metrics matter, as vLLM writes them."""
+
+    def __init__(self) -> None:
+        super().__init__("http://engine")
+        self.texts: list[str] = []
+
+    def metrics_text(self) -> str:
+        if not self.texts:
+            raise EngineError("no answer")
+        return self.texts.pop(0)
+
+
+METRICS = """\
+# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds {began}
+# TYPE vllm:prompt_tokens counter
+vllm:prompt_tokens_total{{engine="0",model_name="m"}} {first}
+vllm:prompt_tokens_total{{engine="1",model_name="m"}} {second}
+vllm:prompt_tokens_created{{engine="0",model_name="m"}} 1.7e+09
+vllm:prompt_tokens_by_source_total{{engine="0",source="local_compute"}} 999
+# TYPE vllm:generation_tokens counter
+vllm:generation_tokens_total{{engine="0",model_name="m"}} 7
+"""
+
+
+def test_a_look_reads_the_few_lines_that_it_needs_and_sums_over_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = _Engine()
+    engine.texts = [METRICS.format(began=5.5, first=10, second=n) for n in (20, 30)]
+    monkeypatch.setattr(engine_counters, "LOOK_S", 0.01)
+    watch = EngineWatch([])
+    watch._clients, watch._looks = {"http://engine": engine}, {"http://engine": []}
+    watch._thread.start()
+    wait_until(lambda: watch._unanswered > 0, "a look without an answer")
+    watch.__exit__(None, None, None)
+    assert watch._looks["http://engine"] == [Look(5.5, 30, 7), Look(5.5, 40, 7)]
 
 
 def test_where_no_engine_is_watched_nothing_is_known_and_nothing_waited_for() -> None:

@@ -1,5 +1,6 @@
 """Rounds and sides in turn, their salts, and what is asked again."""
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from kveik.config import SimEngineSettings
 from kveik.errors import ConfigError, EngineError
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.server import SimServer
+from tests.meddling_proxy import MeddlingProxy
 
 MADE = PrefixRepetition(requests=6, prefixes=3, prefix_tokens=128, suffix_tokens=32, answer_tokens=4)
 
@@ -133,6 +135,79 @@ def test_rounds_before_a_service_went_away_are_not_thrown_away(
     found = Bench(BenchPlan(on=at(engine), rounds=2, places=1), make, 1, say).run()
     assert "ended_early" in kinds(found)
     assert found.sides[0].requests == 6
+
+
+def test_each_run_has_a_salt_of_its_own_and_the_off_side_one_for_each_request(engine: SimServer) -> None:
+    bench = Bench(BenchPlan(on=at(engine), off_by_salt=True, rounds=2), make, 1, lambda text: None)
+    on = {bench.salt_of_run(ON, number)(request) for number in (1, 2) for request in range(5)}
+    off = {bench.salt_of_run(OFF, number)(request) for number in (1, 2) for request in range(5)}
+    assert (len(on), len(off)) == (2, 10)
+    assert on.isdisjoint(off)
+    again = Bench(BenchPlan(on=at(engine), off_by_salt=True), make, 1, lambda text: None)
+    assert again.salt_of_run(ON, 1)(0) not in on
+
+
+def test_a_fixed_salt_is_the_on_side_s_alone(engine: SimServer) -> None:
+    bench = Bench(BenchPlan(on=at(engine), off_by_salt=True, fixed_salt="mine"), make, 1, lambda text: None)
+    assert {bench.salt_of_run(ON, number)(3) for number in (1, 2)} == {"mine"}
+    assert "mine" not in bench.salt_of_run(OFF, 1)(3)
+
+
+def test_what_warms_an_engine_up_is_not_of_the_workload(engine: SimServer) -> None:
+    run(BenchPlan(on=at(engine), places=1))
+    bodies = [json.loads(one.body) for one in engine.seen.recorded if one.path == "/v1/completions"]
+    warm_ups, asked = bodies[:2], bodies[2:]
+    assert len(asked) == 6
+    prompts = {tuple(body["prompt"]) for body in asked}
+    assert {tuple(body["prompt"]) for body in warm_ups}.isdisjoint(prompts)
+    assert len({body["cache_salt"] for body in warm_ups} | {asked[0]["cache_salt"]}) == 3
+    assert {body["temperature"] for body in asked} == {0.0}
+    assert {body["ignore_eos"] for body in asked} == {True}
+
+
+def test_two_services_with_other_models_are_told(engine: SimServer) -> None:
+    with SimServer(SimEngineSettings(port=0, model="another", prefill_tokens_s=4000.0)) as other:
+        found = run(BenchPlan(on=at(engine), off=at(other), places=1))
+    (finding,) = (finding for finding in found.findings if finding.kind == "other_model")
+    assert "the sides serve simulated and another" in finding.text
+
+
+def test_differing_answers_are_looked_at_again_but_not_all_of_many(
+    engine: SimServer, behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "RECHECKS_MAX", 1)
+    behaviour.wrong_after_shared_hit = True
+    assert "answers_wrong" in kinds(run(BenchPlan(on=at(engine), off_by_salt=True, places=1)))
+    bodies = [json.loads(one.body) for one in engine.seen.recorded if one.path == "/v1/completions"]
+    again = [body for body in bodies if "again" in body["cache_salt"]]
+    assert len(again) == 1
+    assert again[0]["logprobs"] == 20
+
+
+def test_a_service_that_is_gone_when_answers_are_looked_at_again_costs_nothing_but_that(
+    engine: SimServer, behaviour: Behaviour
+) -> None:
+    behaviour.wrong_after_shared_hit = True
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if text.startswith("round 1 of 1, off: 6 of 6"):
+            engine.call(lambda: engine.app.change_faults({"status": 503}))
+
+    found = Bench(BenchPlan(on=at(engine), off_by_salt=True, places=1), make, 1, say).run()
+    (finding,) = (finding for finding in found.findings if finding.kind == "answers_differ")
+    assert "nobody looked why" in finding.text
+    assert any("could not be looked at again" in text for text in said)
+
+
+def test_a_simulated_engine_behind_something_else_is_still_called_simulated(engine: SimServer) -> None:
+    def without_mark(body: dict[str, object]) -> dict[str, object]:
+        return body
+
+    with MeddlingProxy(engine.url, without_mark) as proxy:
+        assert target(proxy.url, timeout_s=60.0).simulated
+        assert target(proxy.url, engines=[engine.url], timeout_s=60.0).engines == [engine.url]
 
 
 def test_progress_is_told(engine: SimServer) -> None:

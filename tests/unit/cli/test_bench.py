@@ -1,6 +1,7 @@
 """``kveik bench``: whole runs against simulated engines, which say so in every result."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from kveik.config import SimEngineSettings
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.server import SimServer
 from tests.agents import wait_until
+from tests.conftest import HAS_VLLM
 from tests.routers import RouterThread
 
 #: Four prefixes of 448 tokens, three requests each; a cold prompt takes an eighth of a second.
@@ -187,6 +189,16 @@ def test_a_trace_that_is_broken_or_not_there_is_told(tmp_path: Path, capsys: pyt
     assert main([*words, str(tmp_path / "none")]) == 3
 
 
+def test_an_environment_without_vllm_is_told_before_anything_is_measured(
+    engine: SimServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "prefix", "--url", engine.url, "--also-vllm", "--vllm-python"]
+    assert main([*words, sys.executable if not HAS_VLLM else str(tmp_path)]) == 2
+    assert main([*words, str(tmp_path / "none")]) == 2
+    assert "expected a Python that has vLLM" in capsys.readouterr().err
+    assert engine.seen.requests["/v1/completions"] == 0
+
+
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "no address at all"])
 def test_a_service_that_is_not_there_is_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "prefix", "--url", url]) == 3
@@ -194,8 +206,12 @@ def test_a_service_that_is_not_there_is_told(url: str, capsys: pytest.CaptureFix
 
 
 def test_our_own_figures_are_there_when_vllm_s_benchmark_fails(bench: Any, engine: SimServer, tmp_path: Path) -> None:
-    called = bench("prefix", "--url", engine.url, "--also-vllm", "--vllm-python", str(tmp_path / "none"), *SMALL)
+    (python := tmp_path / "python").write_text(
+        '#!/bin/sh\ncase "$2" in *find_spec*) exit 0;; esac\necho no such flag >&2\nexit 2\n'
+    )
+    python.chmod(0o755)
+    called = bench("prefix", "--url", engine.url, "--also-vllm", "--vllm-python", str(python), *SMALL)
     assert called.code == 3
-    assert "vllm bench serve could not be started" in called.err
+    assert "vllm bench serve ended with 2: no such flag" in called.err
     assert called.document["verdict"] == "measured"
     assert called.document["vllm_bench_serve"] is None

@@ -138,6 +138,43 @@ def test_an_engine_that_fails_after_it_was_warmed_up_is_told_with_its_failure(
     assert told in failed["text"]
 
 
+def test_requests_that_wait_here_for_a_place_are_counted_as_waiting(bench: Bench, engine: SimServer) -> None:
+    code, document = bench(engine.url, "--rate=60", "--concurrency=1")
+    assert code == 0
+    assert grades(document)["queued_here"] == "note"
+    (side,) = document["sides"]
+    assert side["ttft_s"]["value"] > side["sent_ttft_s"]["value"]
+    requests = document["runs"][0]["requests"]
+    assert max(one["sent_s"] - one["intended_s"] for one in requests) > 0.05
+
+
+def test_an_address_that_answers_for_no_engine_is_measured_with_what_is_known(bench: Bench, engine: SimServer) -> None:
+    """A gateway that hides everything but what clients need."""
+    hidden = ("/metrics", "/fleet", "/version", "/health")
+    with MeddlingProxy(engine.url, hidden=hidden) as proxy:
+        code, document = bench(proxy.url)
+    assert code == 0
+    assert document["how"]["versions"] == {"on": ""}
+    assert document["runs"][0]["engines"] == []
+
+
+def test_a_service_that_does_not_tokenize_cannot_be_measured(
+    engine: SimServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with MeddlingProxy(engine.url, hidden=("/tokenize",)) as proxy:
+        assert main(["bench", "documents", "--url", proxy.url, *SMALL]) == 3
+    assert "/tokenize: HTTP 404" in capsys.readouterr().err
+
+
+def test_a_plot_without_matplotlib_is_refused_before_anything_is_measured(
+    engine: SimServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["bench", "documents", "--url", engine.url, "--plot=plot.png"]) == 2
+    assert "--plot needs matplotlib" in capsys.readouterr().err
+    assert engine.seen.requests["/v1/completions"] == 0
+
+
 def test_a_key_is_sent_and_a_wrong_one_is_told(
     bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
