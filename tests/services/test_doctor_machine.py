@@ -120,3 +120,23 @@ def test_devices_that_this_machine_does_not_have_are_found(tmp_path: Path) -> No
     )
     found = outcomes(looked(sims, "devices"))
     assert (found["cores of engine-1"], found["devices of engine-1"]) == ("wrong", "wrong")
+
+
+def test_huge_pages_that_nobody_reserved_are_found_where_somebody_asks_for_them(tmp_path: Path) -> None:
+    plain = fleet(tmp_path, arena=str(tmp_path / "arena"))
+    assert outcomes(looked(plain, "huge-pages")) == {"huge pages": "well"}
+    reserved = int(Path("/proc/sys/vm/nr_hugepages").read_text(encoding="utf8"))
+    asking = plain.config.read_text().replace(
+        "shared_cache = true", 'shared_cache = true\nenvironment = "DS_H2D_MEMCPY_POLICY=huge_ffts"'
+    )
+    plain.config.write_text(asking)
+    found = outcomes(looked(plain, "huge-pages"))
+    expected = "well" if reserved else "wrong"
+    assert found == {f"DS_H2D_MEMCPY_POLICY=huge_ffts of engine-{number}": expected for number in (1, 2)}
+
+
+def test_variables_of_engines_are_looked_at_before_they_start(tmp_path: Path) -> None:
+    sims = fleet(tmp_path, arena=str(tmp_path / "arena"), engine='simulated = true\nenvironment = "VLLM_USE_V1=1"')
+    points = {point["about"]: point for point in looked(sims, "environment")}
+    assert points["VLLM_USE_V1 of engine-1"]["outcome"] == "wrong"
+    assert "nothing reads it any more" in points["VLLM_USE_V1 of engine-2"]["told"]

@@ -1,5 +1,6 @@
 """The check ``clocks``: whether the clocks of the fleet's machines agree with this one's."""
 
+import time
 from collections.abc import Iterator, Mapping
 
 from kveik.doctor.check import Context, Outcome, Point, Verdict, fleet_of
@@ -7,19 +8,36 @@ from kveik.doctor.fleet_view import ANSWER_S, together
 from kveik.doctor.server_time import ClockOffset, ask_time
 
 #: Logs and events of several nodes are mixed up from the first on; what counts ages by wall time errs from the second.
-BEWARE_S, WRONG_S = 2.0, 30.0
+BEWARE_S, WRONG_S = 3.0, 30.0
+#: A server that has much to do tells an old time (uvicorn makes its Date once a second): it is asked again.
+_TRIES, _PAUSE_S = 3, 1.0
 _REMEDY = "let chrony or ntpd run on all nodes"
 
 
 def check_clocks(context: Context) -> Verdict:
     """Compare the clocks of all servers that tell the time. Raises :class:`DoctorError` where no fleet was named."""
     fleet = fleet_of(context)
-    offsets = {engine.name: engine.clock for engine in fleet.view().answering}
+    engines = fleet.view().answering
+    seen = [(engine.name, engine.described.url, engine.clock) for engine in engines]
     etcds = [f"http://{endpoint}" for endpoints in fleet.described.etcds.values() for endpoint in endpoints]
-    others = list(dict.fromkeys([*fleet.described.routers, *etcds]))
-    offsets |= dict(zip(others, together(lambda url: ask_time(url, ANSWER_S), others), strict=True))
+    seen += [(url, url, ask_time(url, ANSWER_S)) for url in dict.fromkeys([*fleet.described.routers, *etcds])]
+    offsets = dict(together(_asked_again, seen))
     evidence = [f"the time that {name} tells" for name, offset in offsets.items() if offset]
     return Verdict(evidence, list(judge_clocks(offsets)))
+
+
+def _asked_again(seen: tuple[str, str, ClockOffset | None]) -> tuple[str, ClockOffset | None]:
+    """The least offset of some answers, for one that was far off at first: who tells an old time seems to be behind."""
+    name, url, offset = seen
+    for _ in range(_TRIES):
+        if offset is None or offset.certain_s < BEWARE_S:
+            break
+        time.sleep(_PAUSE_S)
+        again = ask_time(url, ANSWER_S)
+        if again is None:
+            break
+        offset = min(offset, again, key=lambda one: one.certain_s)
+    return name, offset
 
 
 def judge_clocks(offsets: Mapping[str, ClockOffset | None]) -> Iterator[Point]:
