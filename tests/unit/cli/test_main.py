@@ -21,7 +21,9 @@ def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixtu
         main.main(["--help"])
     assert end.value.code == 0
     text = capsys.readouterr().out
-    assert all(name in text for name in main.COMMANDS)
+    assert all(f"\n{group}:\n" in text for group in main.GROUPS)
+    listed = [line.split()[0] for line in text.splitlines() if line[:2] == "  " and line[2:3].strip()]
+    assert [name for name in listed if name in main.COMMANDS] == list(main.COMMANDS), "each once, with its group"
     assert "exit codes" in text
 
 
