@@ -7,14 +7,20 @@ import pytest
 
 from kveik.agent.node import NodeAgent
 from kveik.config import AgentSettings, StoreSettings
+from kveik.doctor.check import Outcome
+from kveik.doctor.store_pairs import calls_of_state, judge_pairs
 from kveik.doctor.store_trial import stores_of, try_store
 from kveik.kv.keys import BlockKey
 from kveik.records import OutageRecord, Record
 from kveik.store import opening
+from kveik.store.guarded import GuardedStore
 from kveik.store.probe_verdict import Verdict
+from kveik.store.redis import RedisStore
+from kveik.store.roll_call import Roster
+from kveik.store.roll_calling import RollCalls
 from tests.agents import connected, load_blocks, settings_in, some_keys, store_blocks, wait_until
 from tests.redis_server import RedisServer, running_redis
-from tests.roll_calls import wait_until_each_sees_all
+from tests.roll_calls import NODES, wait_until_each_sees_all
 
 #: What may stand between a call and its answer on a machine that is busy.
 LONG_S = 60.0
@@ -94,6 +100,26 @@ def test_what_one_node_stored_the_other_one_hits_also_after_restarts_of_either(n
 
 def test_each_node_sees_in_the_roll_call_that_the_other_is_there(nodes: tuple[Node, Node]) -> None:
     wait_until_each_sees_all([node.agent for node in nodes], "redis")
+
+
+def test_nodes_that_use_two_databases_of_one_server_have_two_stores(server: RedisServer) -> None:
+    stores = [RedisStore.open(server.settings(database=number)) for number in range(2)]
+    calls = [
+        RollCalls([(store, GuardedStore(store))], Roster("f", node, NODES), period_s=0.1, deadline_s=20.0).start()
+        for store, node in zip(stores, NODES, strict=True)
+    ]
+
+    def outcomes() -> list[Outcome]:
+        states = [{"tiers": [{"name": "redis", "roll_call": call.plain("redis")}]} for call in calls]
+        told = [seen for state in states if (seen := calls_of_state(state)) is not None]
+        return [point.outcome for point in judge_pairs(told, NODES)]
+
+    try:
+        wait_until(lambda: outcomes() == [Outcome.WRONG, Outcome.WRONG], "each is found to be alone", LONG_S)
+    finally:
+        for call, store in zip(calls, stores, strict=True):
+            call.close()
+            store.close()
 
 
 def test_the_doctor_tries_the_store_and_finds_one_that_is_down(server: RedisServer) -> None:
