@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from kveik.diagnose.devices_check import check_devices
 from kveik.diagnose.options_check import check_options
+from kveik.diagnose.prefixes_check import check_prefixes
 from kveik.diagnose.start_check import check_ports, check_start
 from kveik.doctor.check import Check
 from kveik.doctor.checks import CHECKS
@@ -40,6 +41,14 @@ ALL_CHECKS: Sequence[Check] = (
         "does the installed vLLM take all options and variables that engines are started with?",
         check_options,
         300.0,
+        needs_fleet=True,
+    ),
+    Check(
+        "prefixes",
+        "engines",
+        "do clients write prompts whose beginnings can be shared?",
+        check_prefixes,
+        60.0,
         needs_fleet=True,
     ),
 )

@@ -155,6 +155,10 @@ class Fleet:
             engine.url, read_timeout_s=deadline_s, connect_timeout_s=min(deadline_s, ANSWER_S), api_key=self._api_key
         )
 
+    def router(self, url: str, deadline_s: float = ANSWER_S) -> FleetClient:
+        """A client for a router, with the token. Raises :class:`ConfigError` for what is no address."""
+        return FleetClient(url, token=self._token, deadline_s=deadline_s)
+
     def _read(self) -> FleetView:
         described = self.described
         routers = together(self._router, described.routers)
@@ -166,7 +170,7 @@ class Fleet:
 
     def _router(self, url: str) -> SeenRouter:
         try:
-            shown = FleetClient(url, token=self._token, deadline_s=ANSWER_S).engines()
+            shown = self.router(url).engines()
         except AdmissionError as error:
             return SeenRouter(url, locked=str(error))
         except (FleetError, ConfigError) as error:
