@@ -37,7 +37,7 @@ from kveik.router.prompt_parts import (
     TOOL,
     Part,
 )  # fmt: skip
-from kveik.router.prompt_sketch import RUN_UNITS, SPACE, TEXT_BYTES_MAX, Sketcher, Units, classes_of
+from kveik.router.prompt_sketch import MARKS_MAX, RUN_UNITS, SPACE, TEXT_BYTES_MAX, Sketcher, Units, classes_of
 from kveik.router.text_shapes import WHITESPACE, shape_of
 
 #: Fewer bytes of equal text behind a difference are no loss: about 64 tokens, or four of an engine's blocks.
@@ -293,9 +293,9 @@ class Comparison:
         return Way(skipped, dropped, equal, said, resumed is not None)
 
     def _within(self, new: Placed, old: Placed) -> Differs | None:
-        """What differs within the first parts that are not equal; None where they are no texts."""
+        """What differs within the first parts that are not equal; None where they are no texts, or two others."""
         mine, its = new.known.units, old.known.units
-        if not len(mine) or not len(its):
+        if not len(mine) or not len(its) or _have_nothing_in_common(new.known.marks, old.known.marks):
             return None
         text, _, edges = self._texts.cut(self._first)
         differs = self._laid_beside(text, edges, mine, its)
@@ -326,6 +326,11 @@ class Comparison:
 _OF_AN_ANSWER = frozenset((ASSISTANT, REASONING, CALLS))
 _SAID = frozenset(("user", ASSISTANT))
 _OF_THE_MODEL = _OF_AN_ANSWER | {RESULT}
+
+
+def _have_nothing_in_common(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether marks show, without a look at the texts, that these are two; short texts have too few for that."""
+    return len(one) == len(other) == MARKS_MAX and set(one).isdisjoint(other)
 
 
 def _is_about_reasoning(new: Placed, old: Placed) -> bool:
