@@ -9,6 +9,7 @@ from rich.console import Console
 
 from kveik.bench.bench_report import About, conclusion, document, headline, table
 from kveik.bench.comparison import Comparison, compare
+from kveik.bench.engine_counters import Counted
 from kveik.bench.machine import Machine
 from kveik.bench.side_run import Sharing
 from kveik.bench.vllm_serve import VllmFigures
@@ -115,3 +116,55 @@ def test_the_document_says_all_and_keeps_each_request() -> None:
     first = read["runs"][0]["requests"][1]
     assert (first["ttft_s"], first["cached_tokens"], first["reusable_tokens"]) == (0.1, 64, 64)
     assert {finding["kind"] for finding in read["findings"]} == {"few"}
+
+
+def cells(found: Comparison, name: str) -> list[str]:
+    """The row of the table that begins with a name, cell by cell."""
+    (line,) = (line for line in shown(found).splitlines() if line.strip().startswith(name))
+    return [cell for cell in line.strip().removeprefix(name).split("  ") if cell.strip()]
+
+
+def test_a_bound_that_too_few_requests_give_is_a_question_mark() -> None:
+    eight = compare([run_of([0.1 * n for n in range(1, 9)], cached=[0] + [64] * 7)])
+    (cell,) = cells(eight, "TTFT, p99")
+    assert cell.strip() == "0.793 s (0.700 to ?)"
+    (cell,) = cells(compare([run_of([0.1, 0.2], cached=[0, 64])]), "TTFT, median")
+    assert cell.strip() == "0.150 s"
+
+
+def test_what_was_computed_again_is_a_row_of_its_own() -> None:
+    partly = compare([run_of([0.1] * 4, cached=[0, 64, 0, 32])])
+    assert [cell.strip() for cell in cells(partly, "could come from an empty one")] == ["192"]
+    assert [cell.strip() for cell in cells(partly, "computed again all the same")] == ["96"]
+
+
+def test_rows_without_any_figure_are_left_out() -> None:
+    off_alone = compare([run_of([0.2] * 4, side="off", sharing=Sharing.NONE, counted=Counted())])
+    text = shown(off_alone)
+    assert "something to reuse" not in text
+    assert "local / external" not in text
+    assert "nothing to reuse" in text
+
+
+def test_rates_are_means_over_rounds() -> None:
+    found = compare([run_of([0.1] * 4, number=1, cached=HITS), run_of([1.1] * 4, number=2, cached=HITS)])
+    # Four requests in 3.13 and in 4.13 seconds.
+    (cell,) = cells(found, "requests/s")
+    assert cell.strip().startswith("1.123 (")
+
+
+def test_a_document_of_failed_requests_says_why_and_has_no_times_for_them() -> None:
+    found = compare([run_of([0.1, 0.1], changed=[{"failure": "HTTP 500", "first_s": -1.0}, {}])])
+    written = document(found, found.runs[0].workload, about())
+    failed, answered = written["runs"][0]["requests"]
+    assert (failed["failure"], failed["ttft_s"]) == ("HTTP 500", None)
+    assert (answered["failure"], answered["ttft_s"]) == ("", 0.1)
+    assert written["vllm_bench_serve"] is None
+    assert written["gains"] == {}
+
+
+def test_a_document_of_nothing_answered_can_be_written() -> None:
+    found = compare([run_of([0.1], changed=[{"failure": "gone", "first_s": -1.0}])])
+    written = json.loads(json.dumps(document(found, found.runs[0].workload, about())))
+    assert written["verdict"] == "void"
+    assert written["sides"] == []
