@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kveik.byte_size import read_size
 from kveik.errors import ConfigError
 
 _Default = TypeVar("_Default", bool, int, float, str)
@@ -77,7 +78,6 @@ def checked(table: Mapping[str, SettingInfo], name: str, value: Any, source: str
     return converted
 
 
-_SIZE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
@@ -97,22 +97,13 @@ def _converted(row: SettingInfo, value: Any, source: str) -> bool | int | float 
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise wrong
     try:
-        number = _size(value) if row.unit == "bytes" else row.kind(value)
+        number = read_size(value) if row.unit == "bytes" and isinstance(value, str) else row.kind(value)
     except (ValueError, OverflowError):  # OverflowError: an infinite float as a whole number
         raise wrong from None
     lost_fraction = row.kind is int and isinstance(value, float) and number != value
     if lost_fraction or (isinstance(number, float) and not math.isfinite(number)):
         raise wrong
     return typing.cast("int | float", number)
-
-
-def _size(value: float | str) -> int:
-    """Bytes of ``4096``, ``"4096"`` or ``"2.5 GiB"``."""
-    if isinstance(value, str):
-        for suffix, factor in _SIZE_UNITS.items():
-            if value.endswith(suffix):
-                return int(float(value[: -len(suffix)]) * factor)
-    return int(value)
 
 
 def _expected(row: SettingInfo) -> str:

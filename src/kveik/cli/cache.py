@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from kveik.agent.client import AgentClient
+from kveik.byte_size import size_text
 from kveik.cli.cache_warm import add_warm
 from kveik.cli.fleet_access import DEFAULT_CONFIG
 from kveik.cli.fsck import Ticker, agent_settings
-from kveik.cli.stats import size_text
 from kveik.clock import Deadline
 from kveik.errors import AgentError, ConfigError, KveikError, StoreError
 from kveik.store.canary import PROBE_NAMESPACE

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kveik.agent.client import AgentClient
+from kveik.byte_size import size_text
 from kveik.cli.fleet_access import DEFAULT_CONFIG
 from kveik.cli.fsck import Ticker, agent_settings, config_file
-from kveik.cli.stats import size_text
 from kveik.clock import Deadline
 from kveik.config import RouterSettings, load
 from kveik.engine.client import EngineClient

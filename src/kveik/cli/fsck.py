@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from kveik.agent.tiers import KINDS, TierContext
+from kveik.byte_size import size_text
 from kveik.cli.fleet_access import DEFAULT_CONFIG
-from kveik.cli.stats import size_text
 from kveik.config import AgentSettings, load, load_stores
 from kveik.errors import ConfigError, StoreError
 from kveik.store.base import ListedStore

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kveik.agent.client import AgentClient
+from kveik.byte_size import size_text
 from kveik.clock import Deadline
 from kveik.errors import KveikError
 
@@ -94,13 +95,3 @@ def _table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column)
     return table
-
-
-def size_text(size: int) -> str:
-    """Bytes for people: ``1.5 GiB``."""
-    value = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kveik.cli.stats import size_text
+from kveik.byte_size import size_text
 from kveik.fleet.report import SICK_CONDITIONS, plain_text
 from kveik.fleet.status import EngineStatus, FleetStatus, NodeStatus
 from kveik.supervise.messages import StatusAnswer
@@ -180,7 +180,7 @@ def share_text(value: float | None) -> str:
 
 
 def _size(value: float | None, unit: str = "") -> str:
-    return NONE if value is None else size_text(int(value)) + unit
+    return NONE if value is None else size_text(value) + unit
 
 
 def _number(value: int | None) -> str:

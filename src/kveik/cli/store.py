@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from kveik.byte_size import read_size
 from kveik.config import WAIT_MAX_S
 from kveik.errors import ConfigError, KveikError
 
@@ -29,7 +30,6 @@ exit codes:
 
 #: Memory that Mooncake is lent unless told otherwise.
 _MEMORY = "2GiB"
-_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _LEAST_BYTES = 64 << 20
 
 
@@ -142,13 +142,14 @@ def _say(text: str) -> None:
 
 
 def _size(text: str) -> int:
-    """Bytes of a size with its unit."""
-    for unit, factor in _UNITS.items():
-        if text.endswith(unit) and text.removesuffix(unit).strip().replace(".", "", 1).isdigit():
-            size = int(float(text.removesuffix(unit)) * factor)
-            if size >= _LEAST_BYTES:
-                return size
-    raise argparse.ArgumentTypeError(f"{text!r} is no size of at least 64MiB, such as 2GiB")
+    """Bytes of a size, with or without a unit."""
+    try:
+        size = read_size(text)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < _LEAST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of at least 64MiB, such as 2GiB")
+    return size
 
 
 #: Each store, and how it is tried.

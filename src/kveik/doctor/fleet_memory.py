@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from kveik.byte_size import size_text
 from kveik.doctor.check import Context, Outcome, Point, Verdict, fleet_of
 from kveik.doctor.fleet_described import DescribedFleet
 from kveik.doctor.machine_memory import MachineMemory, look_at_memory
@@ -21,11 +22,11 @@ def check_memory(context: Context) -> Verdict:
     """Compare settings and machine. Raises :class:`kveik.errors.DoctorError` where no fleet was named."""
     described = fleet_of(context).described
     memory = look_at_memory(described.arena)
-    limit = f"limited to {size(memory.limit_bytes)}" if memory.limit_bytes >= 0 else "without a limit"
-    locked = "any size" if memory.locked_bytes < 0 else size(memory.locked_bytes)
+    limit = f"limited to {size_text(memory.limit_bytes)}" if memory.limit_bytes >= 0 else "without a limit"
+    locked = "any size" if memory.locked_bytes < 0 else size_text(memory.locked_bytes)
     evidence = [
-        f"{size(memory.total_bytes)} of memory, {limit}",
-        f"{size(memory.shared_free_bytes)} of {size(memory.shared_total_bytes)} of shared memory free",
+        f"{size_text(memory.total_bytes)} of memory, {limit}",
+        f"{size_text(memory.shared_free_bytes)} of {size_text(memory.shared_total_bytes)} of shared memory free",
         f"one process may lock {locked}",
     ]
     return Verdict(evidence, list(judge_memory(described, memory)) if described.config else [_NO_FILE])
@@ -36,7 +37,7 @@ def check_huge_pages(context: Context) -> Verdict:
     described = fleet_of(context).described
     memory = look_at_memory(described.arena)
     evidence = [
-        f"{memory.huge_pages_free} of {memory.huge_pages} reserved pages of {size(memory.huge_page_bytes)} free",
+        f"{memory.huge_pages_free} of {memory.huge_pages} reserved pages of {size_text(memory.huge_page_bytes)} free",
         f"in shared memory by themselves: {memory.transparent or 'not known'}",
     ]
     return Verdict(evidence, list(judge_huge_pages(described, memory, context.environ)))
@@ -54,7 +55,8 @@ def judge_memory(described: DescribedFleet, memory: MachineMemory) -> Iterator[P
     if described.stores.mooncake.master and described.stores.mooncake.protocol in _LOCKING:
         yield _locked(arena + described.stores.mooncake.segment_bytes, memory)
     if any(engine.devices for engine in described.here) and memory.shared_total_bytes < _RANKS_BYTES:
-        told = f"only {size(memory.shared_total_bytes)} of it: the ranks of an engine talk through it and need more"
+        there = size_text(memory.shared_total_bytes)
+        told = f"only {there} of it: the ranks of an engine talk through it and need more"
         yield Point(Outcome.WRONG, "shared memory", told, _SHM, "vllm-ascend, installation: --shm-size")
 
 
@@ -77,36 +79,31 @@ def judge_huge_pages(described: DescribedFleet, memory: MachineMemory, environ: 
         yield Point(Outcome.WELL, "huge pages", "nothing asks for reserved ones")
 
 
-def size(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / _GIB:.1f} GiB" if count >= _GIB // 10 else f"{count / (1 << 20):.0f} MiB"
-
-
 def _arena(described: DescribedFleet, memory: MachineMemory) -> Point:
     wanted = described.agent.arena_bytes
     remedy = f"a smaller agent.arena_bytes, or more shared memory ({_SHM})"
     if wanted > memory.shared_total_bytes:
-        told = f"{size(wanted)} are wanted, and its file system has {size(memory.shared_total_bytes)} in all"
+        told = f"{size_text(wanted)} are wanted, and its file system has {size_text(memory.shared_total_bytes)} in all"
         return Point(Outcome.WRONG, "arena", told, remedy, "df /dev/shm")
     if wanted > memory.shared_free_bytes and not memory.arena_is_there:
-        told = f"{size(wanted)} are wanted, and {size(memory.shared_free_bytes)} of shared memory are free"
+        told = f"{size_text(wanted)} are wanted, and {size_text(memory.shared_free_bytes)} of shared memory are free"
         return Point(Outcome.WRONG, "arena", told, remedy, "df /dev/shm")
-    told = f"{size(wanted)} fit into shared memory" if wanted else "its size is chosen by what is free"
+    told = f"{size_text(wanted)} fit into shared memory" if wanted else "its size is chosen by what is free"
     return Point(Outcome.WELL, "arena", told, source="df /dev/shm")
 
 
 def _fits(about: str, wanted: int, most: int, memory: MachineMemory) -> Point:
     if wanted > most:
         what = "the cgroup (container) allows" if most == memory.limit_bytes else "the machine has"
-        told = f"{size(wanted)} are wanted, and {what} {size(most)}: what exceeds it is killed"
+        told = f"{size_text(wanted)} are wanted, and {what} {size_text(most)}: what exceeds it is killed"
         remedy = "smaller agent.arena_bytes and engine.kv_cache_bytes, or a larger limit (docker run --memory)"
         return Point(Outcome.WRONG, about, told, remedy, "memory.max of the cgroup, /proc/meminfo")
-    return Point(Outcome.WELL, about, f"{size(wanted)} of {size(most)}")
+    return Point(Outcome.WELL, about, f"{size_text(wanted)} of {size_text(most)}")
 
 
 def _locked(wanted: int, memory: MachineMemory) -> Point:
     if 0 <= memory.locked_bytes < max(wanted, 1):
-        told = f"the transport locks {size(wanted)}, and a process may lock {size(memory.locked_bytes)}"
+        told = f"the transport locks {size_text(wanted)}, and a process may lock {size_text(memory.locked_bytes)}"
         return Point(Outcome.WRONG, "locked memory", told, "ulimit -l unlimited (docker run --ulimit memlock=-1)")
     return Point(Outcome.WELL, "locked memory", "the transport may lock what it moves")
 
@@ -115,8 +112,9 @@ def _reserved(about: str, described: DescribedFleet, memory: MachineMemory) -> P
     wanted = described.stores.mooncake.segment_bytes if about.startswith("MC_") else 0
     has = memory.huge_pages * memory.huge_page_bytes
     if not memory.huge_pages or has < wanted:
-        told = f"it needs reserved huge pages, and this machine has {size(has)} of them"
+        told = f"it needs reserved huge pages, and this machine has {size_text(has)} of them"
         pages = -(-wanted // memory.huge_page_bytes) if wanted and memory.huge_page_bytes else 0
-        remedy = f"sysctl vm.nr_hugepages={pages or 'N'}: the store's memory divided by {size(memory.huge_page_bytes)}"
+        page = size_text(memory.huge_page_bytes)
+        remedy = f"sysctl vm.nr_hugepages={pages or 'N'}: the store's memory divided by {page}"
         return Point(Outcome.WRONG, about, told, remedy, "/proc/meminfo")
-    return Point(Outcome.WELL, about, f"{size(has)} are reserved", source="/proc/meminfo")
+    return Point(Outcome.WELL, about, f"{size_text(has)} are reserved", source="/proc/meminfo")

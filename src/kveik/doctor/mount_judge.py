@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from kveik.byte_size import size_text
 from kveik.doctor.check import Outcome, Point
 from kveik.doctor.mount_facts import Meant, MountFacts, Room, Speed, Trial
 from kveik.doctor.mount_table import is_layer, is_memory, is_network, is_told_by_its_type
@@ -88,13 +89,14 @@ def _room(facts: MountFacts, meant: Meant) -> Iterator[Point]:
     if room is None:
         return
     about = f"room in {facts.folder}"
-    shown = f"{size(room.free_bytes)} of {size(room.total_bytes)} are free"
+    shown = f"{size_text(room.free_bytes)} of {size_text(room.total_bytes)} are free"
     if room.free_bytes <= meant.reserve_bytes:
-        told = f"{shown}, and {size(meant.reserve_bytes)} are left to others: nothing will be written"
+        told = f"{shown}, and {size_text(meant.reserve_bytes)} are left to others: nothing will be written"
         remedy = "make room, or lower agent.filesystem_reserve_bytes"
         yield Point(Outcome.WRONG, about, told, remedy)
     elif meant.limit_bytes > room.total_bytes:
-        told = f"agent.filesystem_bytes is {size(meant.limit_bytes)}, and all of it has {size(room.total_bytes)}"
+        limit, total = size_text(meant.limit_bytes), size_text(room.total_bytes)
+        told = f"agent.filesystem_bytes is {limit}, and all of it has {total}"
         yield Point(Outcome.BEWARE, about, told, "lower agent.filesystem_bytes: the free space is the limit now")
     elif room.free_bytes < _ALMOST_FULL * room.total_bytes and room.free_bytes < 10 * _GIB:
         yield Point(Outcome.BEWARE, about, shown, "make room: a cache without room forgets")
@@ -159,11 +161,6 @@ def _speed(facts: MountFacts) -> Iterator[Point]:
 def speed_text(speed: Speed) -> str:
     """The figures in words."""
     return (
-        f"{size(speed.write_bytes_s)}/s written and {size(speed.read_bytes_s)}/s read by one thread, a small file "
-        f"{1000 * speed.create_s:.1f} ms to make and {1000 * speed.open_s:.1f} ms to read"
+        f"{size_text(speed.write_bytes_s)}/s written and {size_text(speed.read_bytes_s)}/s read by one thread, "
+        f"a small file {1000 * speed.create_s:.1f} ms to make and {1000 * speed.open_s:.1f} ms to read"
     )
-
-
-def size(value: float) -> str:
-    """Bytes for people."""
-    return f"{value / _GIB:.1f} GiB" if value >= _GIB else f"{value / _MIB:.1f} MiB"

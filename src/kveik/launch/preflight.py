@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kveik.byte_size import size_text
 from kveik.launch.addresses import kv_event_endpoints, listening_host, router_host, runs_router
 from kveik.launch.data_parallel import is_headless
 from kveik.launch.fleet_spec import FleetSpec, LaunchedEngine
@@ -246,9 +247,9 @@ def _about_memory(needs: Needs, found: Found) -> list[Problem]:
         told.append(
             Problem(
                 "agent",
-                f"an arena of {_size(arena)} does not fit into {Path(needs.arena).parent}, which has "
-                f"{_size(found.shared_bytes)} left: set a smaller agent.arena_bytes, or give it more (in a container: "
-                "--shm-size)",
+                f"an arena of {size_text(arena)} does not fit into {Path(needs.arena).parent}, which has "
+                f"{size_text(found.shared_bytes)} left: set a smaller agent.arena_bytes, or give it more "
+                "(in a container: --shm-size)",
             )
         )
     weights = sum(found.weights_bytes.get(model, 0) for model, _ in needs.engines.values())
@@ -259,10 +260,10 @@ def _about_memory(needs: Needs, found: Found) -> list[Problem]:
         told.append(
             Problem(
                 "memory",
-                f"{_size(wanted)} are wanted ({_size(weights)} for weights, {_size(space)} for KV caches, "
-                f"{_size(arena)} for the arena, {_size(own)} for {len(needs.engines)} engines themselves), but "
-                f"{_size(found.available_bytes)} are free: set a smaller engine.kv_cache_bytes or agent.arena_bytes, "
-                "or fewer engines",
+                f"{size_text(wanted)} are wanted ({size_text(weights)} for weights, {size_text(space)} for KV caches, "
+                f"{size_text(arena)} for the arena, {size_text(own)} for {len(needs.engines)} engines themselves), but "
+                f"{size_text(found.available_bytes)} are free: set a smaller engine.kv_cache_bytes or "
+                "agent.arena_bytes, or fewer engines",
             )
         )
     return told
@@ -277,7 +278,3 @@ def _by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(names)
-
-
-def _size(size: int) -> str:
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB // 10 else f"{size / (1 << 20):.0f} MiB"

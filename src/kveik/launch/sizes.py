@@ -5,6 +5,7 @@ Estimates with room to spare, as a beginning: the file that they are written int
 
 from dataclasses import dataclass
 
+from kveik.byte_size import size_text
 from kveik.errors import ConfigError
 from kveik.launch.machine import Accelerator, Machine, cpu_list
 from kveik.launch.model_facts import ModelFacts
@@ -64,13 +65,14 @@ def _on_cpu(machine: Machine, model: ModelFacts | None, wanted: int) -> Sizes:
     fit = usable // each
     if fit < 1:
         raise ConfigError(
-            f"{_size(usable)} of memory can be used, but one engine needs {_size(each)} for itself and its weights"
+            f"{size_text(usable)} of memory can be used, but one engine needs {size_text(each)} for itself and its "
+            "weights"
         )
     count = wanted or min(fit, max(len(machine.numa), min(_ENGINES_ON_ONE_NODE, len(machine.cores))))
     if count > min(fit, len(machine.cores)):
         raise ConfigError(
-            f"{count} engines are wanted, but {len(machine.cores)} cores and {_size(usable)} of memory are enough for "
-            f"{min(fit, len(machine.cores))}"
+            f"{count} engines are wanted, but {len(machine.cores)} cores and {size_text(usable)} of memory are enough "
+            f"for {min(fit, len(machine.cores))}"
         )
     rest = usable - count * each
     arena = _rounded(min(int(rest * _ARENA_SHARE), int(machine.shared_bytes * (1 - _SPARE_SHARE))))
@@ -122,14 +124,12 @@ def _tensor_parallel(model: ModelFacts | None, devices: int, memory_bytes: int) 
         room = int(memory_bytes * ranks * _DEVICE_SHARE) - DEVICE_BYTES * ranks
         if model.weights_bytes * 1.25 <= room:
             many = f"{ranks} devices" if ranks > 1 else "one device"
-            return (
-                ranks,
-                f"{_size(model.weights_bytes)} of weights and a KV cache fit on {many} of {_size(memory_bytes)}",
-            )
+            weights, each = size_text(model.weights_bytes), size_text(memory_bytes)
+            return ranks, f"{weights} of weights and a KV cache fit on {many} of {each}"
         ranks *= 2
     raise ConfigError(
-        f"{_size(model.weights_bytes)} of weights do not fit on {devices} devices of {_size(memory_bytes)}: spread the "
-        "model over several nodes, or take a quantized one"
+        f"{size_text(model.weights_bytes)} of weights do not fit on {devices} devices of {size_text(memory_bytes)}: "
+        "spread the model over several nodes, or take a quantized one"
     )
 
 
@@ -146,7 +146,8 @@ def _context(model: ModelFacts | None, kv_most: int) -> tuple[int, int]:
         fit = (kv - model.window_bytes) // model.kv_bytes_a_token - _CONTEXT_STEP_TOKENS
         context = fit // _CONTEXT_STEP_TOKENS * _CONTEXT_STEP_TOKENS
         if context <= 0:
-            raise ConfigError(f"{_size(max(0, kv_most))} are left for the KV cache, which is too little for a prompt")
+            left = size_text(max(0, kv_most))
+            raise ConfigError(f"{left} are left for the KV cache, which is too little for a prompt")
     return context, kv
 
 
@@ -168,7 +169,7 @@ def _engines_why(machine: Machine, count: int) -> str:
 
 def _arena_why(machine: Machine, wanted: int) -> str:
     if machine.shared_bytes < wanted:
-        return f"all that /dev/shm has room for ({_size(machine.shared_bytes)} free); containers: --shm-size"
+        return f"all that /dev/shm has room for ({size_text(machine.shared_bytes)} free); containers: --shm-size"
     return "in /dev/shm; blocks survive restarts of engines and agent"
 
 
@@ -203,7 +204,3 @@ def _rounded(size: int) -> int:
     """Down to a size that reads well; never to nothing."""
     step = 256 * _MIB if size >= _GIB else 32 * _MIB
     return size // step * step or size
-
-
-def _size(size: int) -> str:
-    return f"{size / _GIB:.1f} GiB"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kveik.cli import main
-from kveik.cli.stats import size_text, tables
+from kveik.cli.stats import tables
 from kveik.store import filesystem
 from tests.agents import running_agent, wait_until
 
@@ -53,13 +53,6 @@ def test_whom_a_node_sees_in_a_shared_tier_is_shown(tmp_path: Path) -> None:
 def test_no_agent_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["stats", "--socket", str(tmp_path / "agent.sock")]) == 3
     assert "no agent at" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5.0 TiB")]
-)
-def test_sizes_are_written_for_people(size: int, text: str) -> None:
-    assert size_text(size) == text
 
 
 def test_fences_and_outages_of_tiers_are_told_in_words(tmp_path: Path) -> None:

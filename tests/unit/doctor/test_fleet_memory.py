@@ -8,7 +8,7 @@ import pytest
 from kveik.config import AgentSettings, MooncakeSettings, StoreSettings
 from kveik.doctor.check import Outcome, Point
 from kveik.doctor.fleet_described import DescribedEngine, DescribedFleet
-from kveik.doctor.fleet_memory import check_huge_pages, check_memory, judge_huge_pages, judge_memory, size
+from kveik.doctor.fleet_memory import check_huge_pages, check_memory, judge_huge_pages, judge_memory
 from kveik.doctor.machine_memory import MachineMemory
 from tests.unit.doctor.paper_fleet import context_of
 
@@ -108,7 +108,3 @@ def test_the_checks_look_at_this_machine() -> None:
     assert check_memory(context_of(described=fleet(arena_gib=0, kv_gib=0))).outcome is Outcome.WELL
     assert check_memory(context_of()).outcome is Outcome.UNKNOWN
     assert check_huge_pages(context_of(described=huge)).outcome is Outcome.WELL
-
-
-def test_sizes_are_written_for_people() -> None:
-    assert (size(3 * GIB // 2), size(64 << 20)) == ("1.5 GiB", "64 MiB")

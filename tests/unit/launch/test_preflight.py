@@ -92,7 +92,7 @@ def test_engines_that_share_nothing_may_have_another_vllm() -> None:
 
 def test_an_arena_must_fit_into_shared_memory_unless_it_is_there_already() -> None:
     (problem,) = told(NEEDS, replace(FOUND, shared_bytes=64 << 20))
-    assert "an arena of 4.0 GiB does not fit into /dev/shm, which has 64 MiB left" in problem
+    assert "an arena of 4.0 GiB does not fit into /dev/shm, which has 64.0 MiB left" in problem
     assert "--shm-size" in problem
     assert told(NEEDS, replace(FOUND, shared_bytes=64 << 20, arena_is_there=True)) == []
 

@@ -76,7 +76,7 @@ def test_a_model_without_room_for_any_prompt_is_refused() -> None:
 def test_small_shared_memory_bounds_the_arena() -> None:
     sizes = fitting(on_cpu(shared_gib=0.0625), SMALL)
     assert sizes.arena_bytes <= 64 << 20
-    assert sizes.why["arena_bytes"] == "all that /dev/shm has room for (0.1 GiB free); containers: --shm-size"
+    assert sizes.why["arena_bytes"] == "all that /dev/shm has room for (64.0 MiB free); containers: --shm-size"
     assert "survive restarts" in fitting(on_cpu(), SMALL).why["arena_bytes"]
 
 
