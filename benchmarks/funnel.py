@@ -34,11 +34,11 @@ NONE_FAILED: frozenset[tuple[int, bytes]] = frozenset()
 def life(funnels: Funnels, request: Any, found: plan.Found, hit: HitLength) -> RequestFunnel | None:
     """All that the scheduler's side notes of one request of 8000 tokens, half of which is there."""
     record = funnels.begin(request)
-    funnel.note_limits(record, b"n" * 16, HASHES, 0, 8000, failed_before=False)
+    funnel.note_limits(record, b"n" * 16, HASHES, 0, 8000)
     funnel.note_lookup(record, "hit", 1.0, 0.001)
     funnel.note_found(record, SHAPE, found, hit, NONE_FAILED, ["", "arena"].__getitem__)
     funnel.note_choice(record, Choice(4000, "all", 0.1, 0.2, 0.3))
-    funnel.note_taken(record, 4000)
+    funnel.note_taken(record, 0, 4000)
     funnels.changed(record)
     funnel.note_loaded(record, 4000, 0.1, {})
     funnels.changed(record)

@@ -15,8 +15,9 @@ from kveik.agent.client import AgentClient
 from kveik.agent.funnel import RequestFunnel
 from kveik.agent.protocol import FoundRequests, Located, TierRate
 from kveik.clock import Deadline
+from kveik.diagnose.funnel import used_tokens
 from kveik.diagnose.funnel_report import Explained, explain
-from kveik.diagnose.funnel_sums import EXTERNAL_HITS, EXTERNAL_QUERIES, expected_counters
+from kveik.diagnose.funnel_sums import EXTERNAL_HITS, EXTERNAL_QUERIES, difference, expected_counters
 from kveik.diagnose.request_ids import client_id
 from kveik.kv.frame import payload_digest
 from kveik.store.arena import Reservation
@@ -35,6 +36,7 @@ class Fleet:
     here: Engine
     there: Engine
     client: AgentClient
+    answered_cached: int = 0  # what the engine reported of the last request
 
     def remembered(self) -> FoundRequests:
         return self.client.find_requests(Deadline.after(30))
@@ -42,6 +44,7 @@ class Fleet:
     def ask(self, engine: Engine, prompt: list[int]) -> RequestFunnel:
         """One request, and what is known of it once its blocks are saved."""
         (answer,) = engine.generate(prompt, tokens=2)
+        self.answered_cached = answer["cached"]
         engine.wait_saved()
         found: list[RequestFunnel] = []
 
@@ -167,6 +170,23 @@ def test_a_hit_is_explained_too(fleet: Fleet, tokens: Any) -> None:
     found = fleet.explained(fleet.here, tokens(LENGTH, 8))
     assert (found.ate, found.cause.code) == ("", "nothing_lost")
     assert [stage.tokens for stage in found.stages] == [LENGTH, *[WHOLE] * 8]
+
+
+def test_a_prompt_whose_blocks_have_wrong_bytes(fleet: Fleet, tokens: Any) -> None:
+    arena = fleet.agent.node.arena
+    before = set(arena.keys(b""))
+    fleet.ask(fleet.here, tokens(LENGTH, 9))
+    fleet.here.reset()
+    mine = [key for key in arena.keys(b"") if key not in before]
+    for key in mine[2:]:
+        (slot,) = arena.pin([key])
+        arena.view(slot)[5000] ^= 1
+        arena.unpin([slot])
+    found = fleet.explained(fleet.here, tokens(LENGTH, 9))
+    assert (found.ate, found.cause.code) == ("verified", "wrong_bytes")
+    assert found.record.failed_blocks == {"checksum": 3}
+    assert (used_tokens(found.record), fleet.answered_cached) == (2 * BLOCK, WHOLE)
+    assert "what was promised when the load began" in difference(found.record, fleet.answered_cached)
 
 
 def test_an_agent_that_was_restarted_is_told_of_all_requests_again(fleet: Fleet) -> None:

@@ -44,8 +44,11 @@ class RequestFunnel(msgspec.Struct, gc=False, omit_defaults=True):
     a gap, usable or not; ``usable_tokens``: what all groups can use, ``cut`` why not more, ``missing`` the block.
 
     ``allowed_tokens``: what was offered to vLLM; ``choice`` and ``choice_s`` (seconds to load, to the first token, and
-    to it without loading) are why. ``load_tokens``: what vLLM took; ``loads`` how often it did. ``used_tokens``: what
-    was there when the load ended; ``failed_blocks`` by reason. ``computed_from``: where computing began.
+    to it without loading) are why. ``load_tokens``: what vLLM took; ``used_tokens``: what was there when the load
+    ended; ``failed_blocks`` by reason. ``computed_from``: where computing began. After a failed load vLLM may look up
+    again; what was found, allowed and taken stays that of the first time. ``admissions`` counts how often it allocated
+    memory after a lookup, ``admitted_local_tokens`` and ``admitted_load_tokens`` are what it counted as hits then;
+    ``looked_up``: it has looked up since.
 
     ``saved_blocks`` and ``dropped_blocks`` (by reason) are this request's own new blocks, of all ranks; ``ended`` and
     ``saving``: whether it is over, and how many saves are under way. ``prints``: see :mod:`kveik.kv.prompt_print`.
@@ -62,7 +65,6 @@ class RequestFunnel(msgspec.Struct, gc=False, omit_defaults=True):
     hashed_tokens: int = 0
     local_tokens: int = 0
     limit_tokens: int = 0
-    limited: str = ""
     lookup: str = ""
     asked_s: float = -1.0
     lookup_s: float = 0.0
@@ -76,11 +78,14 @@ class RequestFunnel(msgspec.Struct, gc=False, omit_defaults=True):
     choice: str = ""
     choice_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
     load_tokens: int = -1
-    loads: int = 0
     load_s: float = 0.0
     used_tokens: int = -1
     failed_blocks: dict[str, int] = {}
     computed_from: int = -1
+    looked_up: bool = False
+    admissions: int = 0
+    admitted_local_tokens: int = 0
+    admitted_load_tokens: int = 0
     saves: bool = True
     saving: int = 0
     saved_blocks: int = 0

@@ -7,7 +7,7 @@ few fields. Records are told in the background (:meth:`Funnels.take`), and told 
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from kveik.kv.prompt_print import prompt_print
 HASH_BYTES = 8
 #: Prompts that wait for being digested are kept up to so many tokens, should no agent be there for long.
 PROMPT_TOKENS_MAX = 4 << 20
-#: Why a hit cannot reach as far as whole blocks do.
-LAST_TOKEN, FAILED_BEFORE = "last_token", "failed_before"
 
 
 class Funnels:
@@ -90,34 +88,31 @@ class Funnels:
 
 
 def note_limits(
-    record: RequestFunnel | None,
-    namespace: bytes,
-    hashes: Sequence[bytes],
-    local_tokens: int,
-    limit_tokens: int,
-    *,
-    failed_before: bool,
+    record: RequestFunnel | None, namespace: bytes, hashes: Sequence[bytes], local_tokens: int, limit_tokens: int
 ) -> None:
-    """What could be hoped for. ``failed_before``: an earlier load of this request failed, so less is asked for."""
+    """What could be hoped for beside the engine's own hit."""
     if record is None or record.computed_from >= 0:
+        return
+    record.looked_up = True
+    if record.load_tokens > 0:
         return
     record.namespace = namespace
     record.hashed_tokens = len(hashes) * record.hash_tokens
     record.first_hash = bytes(hashes[0][:HASH_BYTES]) if hashes else b""
     record.local_tokens, record.limit_tokens = local_tokens, limit_tokens
-    record.limited = FAILED_BEFORE if failed_before else LAST_TOKEN if _needs_last_token(record) else ""
     record.known_tokens = record.usable_tokens = record.allowed_tokens = -1
     record.lookup = record.cut = record.choice = ""
     record.missing = None
 
 
-def _needs_last_token(record: RequestFunnel) -> bool:
-    return record.limit_tokens < record.prompt_tokens // record.unit_tokens * record.unit_tokens
+def _is_open(record: RequestFunnel | None) -> TypeGuard[RequestFunnel]:
+    """Whether lookups still count: vLLM has neither taken a load nor begun to compute."""
+    return record is not None and record.computed_from < 0 and record.load_tokens <= 0
 
 
 def note_lookup(record: RequestFunnel | None, outcome: str, asked_s: float = -1.0, seconds: float = 0.0) -> None:
     """How asking the agent ended, or why it was not asked."""
-    if record is not None and record.computed_from < 0:
+    if _is_open(record):
         record.lookup, record.lookup_s = outcome, seconds
         if asked_s >= 0:
             record.asked_s = asked_s
@@ -132,7 +127,7 @@ def note_found(
     place_name: Callable[[int], str],
 ) -> None:
     """What is there, how much of it all groups can use, and the block that stopped it."""
-    if record is None or record.computed_from >= 0:
+    if not _is_open(record):
         return
     record.asked_blocks = sum(len(part.hashes) for part in found.parts)
     counts = np.bincount(np.frombuffer(b"".join(found.places), np.uint8)).tolist()
@@ -164,26 +159,27 @@ def _missing(shape: Shape, found: Found, hit: HitLength, failed: frozenset[tuple
 
 def note_choice(record: RequestFunnel | None, choice: Choice) -> None:
     """How much of it is worth loading."""
-    if record is not None and record.computed_from < 0:
+    if _is_open(record):
         record.allowed_tokens, record.choice = choice.tokens, choice.reason
         record.choice_s = (choice.load_s, choice.first_token_s, choice.cold_s)
 
 
 def note_too_few(record: RequestFunnel | None) -> None:
     """Fewer tokens than are worth a load by the settings."""
-    if record is not None and record.computed_from < 0 and record.allowed_tokens > record.local_tokens:
+    if _is_open(record) and record.allowed_tokens > record.local_tokens:
         record.allowed_tokens, record.choice = record.local_tokens, "too_few"
 
 
-def note_taken(record: RequestFunnel | None, external_tokens: int) -> None:
-    """vLLM allocated memory, for a load of so many tokens, or for none."""
-    if record is None or record.computed_from >= 0:
-        return
-    if external_tokens > 0:
-        record.loads += 1
+def note_taken(record: RequestFunnel | None, local_tokens: int, external_tokens: int) -> None:
+    """vLLM allocated memory: behind its own hit for a load of so many tokens, or for none."""
+    if record is None or record.computed_from >= 0 or not record.looked_up:
+        return  # it goes on after a load
+    record.looked_up = False
+    record.admissions += 1
+    record.admitted_local_tokens += local_tokens
+    record.admitted_load_tokens += external_tokens
+    if record.load_tokens <= 0:
         record.load_tokens = external_tokens
-    elif not record.loads:
-        record.load_tokens = 0
 
 
 def note_loaded(

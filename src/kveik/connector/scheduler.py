@@ -241,13 +241,10 @@ class SchedulerSide:
             local_tokens=local_tokens,
             whole_prompt=self._settings.whole_prompt_hits,
         )
-        failed_before = state.limit_tokens is not None and state.limit_tokens < limit
         if state.limit_tokens is not None:
             limit = min(limit, state.limit_tokens)
         client, namespace = self._client, self._namespace(request)
-        funnel.note_limits(
-            state.seen, namespace, request.block_hashes, local_tokens, limit, failed_before=failed_before
-        )
+        funnel.note_limits(state.seen, namespace, request.block_hashes, local_tokens, limit)
         if limit - local_tokens < self._settings.min_hit_tokens or request.skip_reading_prefix_cache:
             funnel.note_lookup(state.seen, "skipped" if request.skip_reading_prefix_cache else "short")
             return nothing
@@ -367,7 +364,8 @@ class SchedulerSide:
         """vLLM allocated blocks; load if it took the offer."""
         state = self._requests.get(request.request_id)
         if state is not None and state.seen is not None and state.seen.computed_from < 0:
-            funnel.note_taken(state.seen, external_tokens)
+            local_tokens = state.offer.local_tokens if state.offer is not None else 0
+            funnel.note_taken(state.seen, local_tokens, external_tokens)
             self._not_begun[request.request_id] = state.seen
             self._funnels.changed(state.seen)
         if state is None or external_tokens <= 0 or state.offer is None or state.load is not None:

@@ -42,10 +42,6 @@ def _too_short(record: RequestFunnel) -> Cause:
 
 
 def _out_of_reach(record: RequestFunnel) -> Cause:
-    if record.limited == "failed_before":
-        return Cause(
-            "failed_before", "A load of this request had failed, so it was computed instead of being asked for again."
-        )
     if record.hashed_tokens < record.unit_tokens:
         return Cause(
             "unit",

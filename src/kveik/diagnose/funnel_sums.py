@@ -18,11 +18,11 @@ def expected_counters(records: Iterable[RequestFunnel]) -> Mapping[str, int]:
     """
     counters = dict.fromkeys((LOCAL_QUERIES, LOCAL_HITS, EXTERNAL_QUERIES, EXTERNAL_HITS), 0)
     for record in records:
-        if record.load_tokens >= 0:
-            counters[LOCAL_QUERIES] += record.prompt_tokens
-            counters[LOCAL_HITS] += record.local_tokens
-            counters[EXTERNAL_QUERIES] += record.prompt_tokens - record.local_tokens
-            counters[EXTERNAL_HITS] += record.load_tokens
+        asked_tokens = record.prompt_tokens * record.admissions
+        counters[LOCAL_QUERIES] += asked_tokens
+        counters[LOCAL_HITS] += record.admitted_local_tokens
+        counters[EXTERNAL_QUERIES] += asked_tokens - record.admitted_local_tokens
+        counters[EXTERNAL_HITS] += record.admitted_load_tokens
     return counters
 
 
@@ -38,8 +38,8 @@ def difference(record: RequestFunnel, reported_cached_tokens: int) -> str:
         return ""
     promised = record.local_tokens + max(0, record.load_tokens)
     said = f"the engine's answer reported {reported_cached_tokens} cached tokens, and {used} were used"
-    if record.loads > 1:
-        return f"{said}: it was looked up {record.loads} times, and vLLM counts what it was promised at last"
+    if record.admissions > 1:
+        return f"{said}: it was looked up {record.admissions} times, and vLLM counts what it was promised at last"
     if reported_cached_tokens == promised and record.failed_blocks:
         return f"{said}: vLLM counts what was promised when the load began, {promised}, also where the load failed"
     return f"{said}: that is not explained by what the connector saw"

@@ -34,7 +34,7 @@ def record(kept: int = 8, **given: Any) -> RequestFunnel:
 def looked_up(places: bytes, failed: frozenset[tuple[int, bytes]] = NONE_FAILED, **answered: Any) -> RequestFunnel:
     """A record after the agent answered for eight blocks."""
     made = record()
-    funnel.note_limits(made, b"n" * 16, HASHES, 0, 128, failed_before=False)
+    funnel.note_limits(made, b"n" * 16, HASHES, 0, 128)
     parts = plan.lookup_parts(ONE, HASHES, 0, 128)
     found = plan.found_of(0, parts, Located(1, [places], **answered))
     hit = plan.usable(ONE, found, 128, failed)
@@ -92,15 +92,13 @@ class TestRing:
 
 
 class TestLookups:
-    def test_limits_tell_whole_blocks_and_why_a_hit_reaches_no_further(self) -> None:
+    def test_limits_tell_whole_blocks_and_how_far_a_hit_may_reach(self) -> None:
         made = record()
-        funnel.note_limits(made, b"n" * 16, HASHES, 32, 128, failed_before=False)
-        assert (made.hashed_tokens, made.local_tokens, made.limit_tokens, made.limited) == (128, 32, 128, "")
+        funnel.note_limits(made, b"n" * 16, HASHES, 32, 112)
+        assert (made.hashed_tokens, made.local_tokens, made.limit_tokens) == (128, 32, 112)
         assert (made.namespace, made.first_hash) == (b"n" * 16, HASHES[0][:8])
-        funnel.note_limits(made, b"n" * 16, HASHES, 32, 112, failed_before=False)
-        assert made.limited == "last_token"
-        funnel.note_limits(made, b"n" * 16, [], 0, 0, failed_before=True)
-        assert (made.limited, made.first_hash) == ("failed_before", b"")
+        funnel.note_limits(made, b"n" * 16, [], 0, 0)
+        assert (made.hashed_tokens, made.first_hash) == (0, b"")
 
     def test_what_is_found_is_told_by_tier_with_the_first_block_that_is_not(self) -> None:
         made = looked_up(b"\1\1\2\0\1\0\0\0")
@@ -128,14 +126,14 @@ class TestLookups:
 
     def test_a_second_lookup_replaces_the_first_until_computing_begins(self) -> None:
         made = looked_up(b"\1" * 8)
-        funnel.note_limits(made, b"n" * 16, HASHES, 0, 64, failed_before=True)
+        funnel.note_limits(made, b"n" * 16, HASHES, 0, 64)
         assert (made.limit_tokens, made.known_tokens, made.lookup) == (64, -1, "")
         made.computed_from = 0
-        funnel.note_limits(made, b"n" * 16, HASHES, 0, 128, failed_before=False)
+        funnel.note_limits(made, b"n" * 16, HASHES, 0, 128)
         funnel.note_lookup(made, "hit")
         funnel.note_choice(made, Choice(64, "part"))
-        funnel.note_taken(made, 64)
-        assert (made.limit_tokens, made.lookup, made.choice, made.loads) == (64, "", "", 0)
+        funnel.note_taken(made, 0, 64)
+        assert (made.limit_tokens, made.lookup, made.choice, made.admissions) == (64, "", "", 0)
 
 
 class TestLoadsAndSaves:
@@ -152,14 +150,25 @@ class TestLoadsAndSaves:
         funnel.note_too_few(missed)
         assert missed.choice == ""
 
-    def test_what_vllm_takes_counts_and_a_later_allocation_for_none_does_not_undo_it(self) -> None:
+    def test_what_vllm_takes_counts_and_a_later_allocation_without_a_lookup_is_none(self) -> None:
         made = looked_up(b"\1" * 8)
-        funnel.note_taken(made, 128)
-        funnel.note_taken(made, 0)
-        assert (made.load_tokens, made.loads) == (128, 1)
+        funnel.note_taken(made, 16, 112)
+        funnel.note_taken(made, 0, 0)
+        assert (made.load_tokens, made.admissions) == (112, 1)
+        assert (made.admitted_local_tokens, made.admitted_load_tokens) == (16, 112)
         missed = looked_up(bytes(8))
-        funnel.note_taken(missed, 0)
-        assert (missed.load_tokens, missed.loads) == (0, 0)
+        funnel.note_taken(missed, 0, 0)
+        assert (missed.load_tokens, missed.admissions) == (0, 1)
+
+    def test_after_a_failed_load_the_first_lookup_is_kept_and_the_second_admission_counted(self) -> None:
+        made = looked_up(b"\1" * 8)
+        funnel.note_taken(made, 0, 128)
+        funnel.note_loaded(made, 0, 0.1, {"checksum": 8})
+        funnel.note_limits(made, b"n" * 16, HASHES, 0, 0)
+        funnel.note_lookup(made, "short")
+        funnel.note_taken(made, 0, 0)
+        assert (made.limit_tokens, made.known_tokens, made.lookup, made.load_tokens) == (128, 128, "hit", 128)
+        assert (made.admissions, made.admitted_load_tokens, made.used_tokens) == (2, 128, 0)
 
     def test_failures_of_all_loads_are_summed(self) -> None:
         made = record()
@@ -177,12 +186,12 @@ class TestLoadsAndSaves:
 
     def test_without_a_record_nothing_is_noted(self) -> None:
         found = plan.found_of(0, plan.lookup_parts(ONE, HASHES, 0, 128), Located(1, [bytes(8)]))
-        funnel.note_limits(None, b"", HASHES, 0, 0, failed_before=False)
+        funnel.note_limits(None, b"", HASHES, 0, 0)
         funnel.note_lookup(None, "hit")
         funnel.note_found(None, ONE, found, plan.usable(ONE, found, 128, NONE_FAILED), NONE_FAILED, str)
         funnel.note_choice(None, Choice(0, "none"))
         funnel.note_too_few(None)
-        funnel.note_taken(None, 1)
+        funnel.note_taken(None, 0, 1)
         funnel.note_loaded(None, 1, 0.0, {})
         funnel.note_saving(None)
         funnel.note_dropped(None, {})

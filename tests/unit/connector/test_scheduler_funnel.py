@@ -134,6 +134,20 @@ def test_a_failed_load_is_kept_with_its_reasons() -> None:
     assert record.computed_from == 32
 
 
+def test_a_request_that_is_looked_up_again_after_a_failed_load_keeps_what_was_found_first() -> None:
+    bench, asked = Bench(TWO), request()
+    bench.agent.automatic = b"\1" * 9
+    bench.side.offer(asked, 0)
+    bench.allocate(asked, 96, [1] * 7, [1] * 7)
+    failed = {(0, bytes(asked.block_hashes[0]))}
+    bench.side.step_done(KveikWorkerMetadata(loaded={"r": failed}, failures={"r": {"timeout": 1}}))
+    assert bench.side.offer(asked, 0) == (0, False)
+    run(bench, asked, 0, [1] * 7, [1] * 7)
+    record = told(bench)["r"]
+    assert (record.known_tokens, record.load_tokens, record.used_tokens, record.computed_from) == (96, 96, 0, 0)
+    assert (record.admissions, record.admitted_load_tokens) == (2, 96)
+
+
 def test_saves_are_kept_with_what_was_dropped() -> None:
     bench, asked = Bench(save_queue_blocks=4), request()
     bench.agent.automatic = bytes(9)

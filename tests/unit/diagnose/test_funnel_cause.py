@@ -49,11 +49,7 @@ def test_a_prompt_shorter_than_the_unit_of_hits_is_told_with_that_unit() -> None
 
 
 def test_a_prompt_of_one_block_needs_its_last_token_computed() -> None:
-    assert cause(128, lookup="short", limit_tokens=0, limited="last_token").code == "last_token"
-
-
-def test_a_request_whose_load_failed_before_is_told_so() -> None:
-    assert cause(lookup="short", limit_tokens=0, limited="failed_before").code == "failed_before"
+    assert cause(128, lookup="short", limit_tokens=0).code == "last_token"
 
 
 def test_what_is_there_and_ends_between_two_units_is_cut_by_alignment() -> None:
