@@ -24,6 +24,7 @@ EPILOG = """\
   kveik doctor --config kveik.toml --node n1      a fleet, before its start or while it runs
   kveik doctor hashes --engine URL --engine URL   engines of which only the addresses are known
   kveik doctor etcd --config A --config B         files of several nodes: this node's first
+  kveik doctor pairs --config A --node n1 --hold 60   on each node at once: do they share the stores, before agents run?
   kveik doctor versions --python /venv/bin/python whether the engines' packages go together, and were not patched
   pip freeze | kveik doctor versions --from -     the same of a list; the name of an image will do, too
   kveik doctor environment --pid 1234             what the variables of a running engine do
@@ -42,6 +43,7 @@ exit codes:
 WELL, WRONG, WRONG_USE, NOT_DONE = 0, 1, 2, 3
 _ASCEND = "/usr/local/Ascend"
 _DEFAULT_CONFIG = Path("kveik.toml")
+_HOLD_MAX_S = 80.0
 _PACKAGES = ("packaging", "zmq")
 
 
@@ -61,6 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fleet.add_argument("--node", default="", metavar="NAME", help="which of its nodes this machine is")
     fleet.add_argument("--router", action="append", default=[], metavar="URL", help="a router; for each of several")
     fleet.add_argument("--engine", action="append", default=[], metavar="URL", help="an engine; for each of several")
+    fleet.add_argument(
+        "--hold", type=float, default=0.0, metavar="S",
+        help="pairs: before agents run, look for the other nodes so long; run it on all of them at once",
+    )  # fmt: skip
     fleet.add_argument("--token-file", default="", metavar="FILE", help="file with the routers' admission token")
     where = parser.add_argument_group("what is looked at without a fleet, or beside it")
     where.add_argument("--python", default="", metavar="PATH", help="the interpreter of the engines (this one)")
@@ -167,7 +173,10 @@ def _context(args: argparse.Namespace, fleet: "Fleet | None") -> "Context":
 
     configured = [engine.python for engine in fleet.described.here if engine.python] if fleet else []
     python = args.python or next(iter(configured), sys.executable)
-    return Context(python, os.environ, _pasted(args.source), args.pid, args.ascend, fleet, tuple(args.folder))
+    if not 0 <= args.hold <= _HOLD_MAX_S:
+        raise ConfigError(f"--hold is {args.hold:g}, expected 0 to {_HOLD_MAX_S:g} s")
+    pasted, folders = _pasted(args.source), tuple(args.folder)
+    return Context(python, os.environ, pasted, args.pid, args.ascend, fleet, folders, args.hold)
 
 
 def _pasted(source: str | None) -> str | None:

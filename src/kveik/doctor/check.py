@@ -53,6 +53,7 @@ class Context:
     ``python``: the interpreter of the engines. ``pasted``: text that somebody gave instead of a look at this machine.
     ``pid``: a process whose environment is looked at, 0 for our own. ``ascend``: the folder that CANN is installed in.
     ``fleet``: None if none was named. ``folders``: of a shared store, as somebody named them.
+    ``hold_s``: how long other nodes may be looked for where no agent runs yet, 0: not at all.
     """
 
     python: str
@@ -62,6 +63,7 @@ class Context:
     ascend: Path = field(default=Path("/usr/local/Ascend"))
     fleet: Fleet | None = None
     folders: tuple[Path, ...] = ()
+    hold_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

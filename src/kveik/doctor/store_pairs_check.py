@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from kveik.config import FleetSettings, load
 from kveik.doctor.check import Context, Outcome, Point, Verdict, fleet_of
-from kveik.doctor.fleet_view import SeenAgent, together
+from kveik.doctor.fleet_view import Fleet, SeenAgent, together
+from kveik.doctor.store_hold import hold, judge_held
 from kveik.doctor.store_pairs import NodeCalls, Seen, calls_of_state, judge_pairs, presence_of
-from kveik.errors import FleetError
+from kveik.doctor.store_trial import stores_of
+from kveik.errors import DoctorError, FleetError
 from kveik.fleet.client import FleetClient
 from kveik.fleet.status import NodeStatus
+from kveik.store.roll_call import Roster
 
 _ANSWER_S = 3.0
 _NO_AGENT = Point(
@@ -24,6 +28,11 @@ def check_pairs(context: Context) -> Verdict:
     """Ask this node's agent and the routers. Raises :class:`kveik.errors.DoctorError` where no fleet was named."""
     fleet = fleet_of(context)
     view = fleet.view()
+    if context.hold_s > 0 and _own_calls(view.agent) is None:
+        held = hold(stores_of(fleet.described.agent, fleet.described.stores), _roster(context, fleet), context.hold_s)
+        return Verdict(
+            [f"a roll call of the doctor's own, as node {held.calls.node}"], list(judge_held(held, context.hold_s))
+        )
     reported = [call for nodes in together(_nodes_of, fleet.described.routers) for call in calls_of_nodes(nodes)]
     calls = joined(_own_calls(view.agent), reported)
     if not calls:
@@ -31,6 +40,18 @@ def check_pairs(context: Context) -> Verdict:
     nodes = list(dict.fromkeys(node for call in calls for tier in call.tiers.values() for node in tier))
     evidence = [f"what the agent of {call.node} saw in {', '.join(call.tiers)}" for call in calls if call.tiers]
     return Verdict(evidence, list(judge_pairs(calls, nodes)))
+
+
+def _roster(context: Context, fleet: Fleet) -> Roster:
+    """Who is called by the doctor itself. Raises :class:`DoctorError` where that is not described."""
+    described = fleet.described
+    if described.config is None or not described.node:
+        raise DoctorError(
+            "a roll call before the start needs the nodes' names: --config FILE, and --node NAME of several"
+        )
+    name = load(FleetSettings, file=described.config, environ=context.environ).name
+    nodes = dict.fromkeys(one.node for one in described.engines if one.node and one.shared_cache is not False)
+    return Roster(name, described.node, tuple(dict.fromkeys([*nodes, described.node])))
 
 
 def _why_none(agent: SeenAgent | None) -> Point:

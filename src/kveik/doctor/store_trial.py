@@ -16,7 +16,7 @@ from kveik.agent.tiers import KINDS, TierContext
 from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.config import AgentSettings, StoreSettings
 from kveik.doctor.store_facts import StoreFacts
-from kveik.errors import ConfigError, KveikError
+from kveik.errors import ConfigError, DoctorError, KveikError
 from kveik.store.base import READY, BlockStore
 from kveik.store.canary import LARGE_BYTES, SMALL_BYTES
 from kveik.store.filesystem import FilesystemStore
@@ -89,6 +89,22 @@ def try_store(tried: TriedStore, open_s: float = OPEN_S, clock: Clock = SYSTEM_C
             return replace(facts, closed=closed)
         found = put_and_read(store, clock)
     return replace(facts, found=found, seconds=clock.monotonic() - start_s)
+
+
+def opened(tried: TriedStore, open_s: float = OPEN_S, clock: Clock = SYSTEM_CLOCK) -> BlockStore:
+    """The store, open. Raises :class:`DoctorError` that says why it cannot be used."""
+    if refused := why_refused(tried.address):
+        raise DoctorError(f"nobody answers at {tried.address}: {refused}")
+    if tried.name == "filesystem" and not Path(tried.address).is_dir():
+        raise DoctorError(_NO_FOLDER.detail)
+    try:
+        store = tried.open()
+    except KveikError as error:
+        raise DoctorError(str(error)) from error
+    if closed := _why_closed(store, Deadline.after(open_s, clock)):
+        store.close()
+        raise DoctorError(closed)
+    return store
 
 
 def _why_closed(store: BlockStore, deadline: Deadline) -> str:

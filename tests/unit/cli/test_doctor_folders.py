@@ -1,6 +1,8 @@
 """``kveik doctor mount``, ``stores`` and ``pairs`` as people type them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,30 @@ def test_with_its_agent_a_node_serves_itself(tmp_path: Path, capsys: pytest.Capt
     found = answers(capsys)
     assert [found[name]["outcome"] for name in ("stores", "pairs")] == ["well", "well"]
     assert "local reads what it put there" in json.dumps(found["pairs"])
+
+
+def test_before_agents_run_two_nodes_that_ask_at_the_same_time_see_each_other(tmp_path: Path) -> None:
+    (tmp_path / "tier").mkdir()
+    file = tmp_path / "two.toml"
+    nodes = "".join(
+        f'[[nodes]]\nname = "n{n}"\naddress = "127.0.0.{n + 2}"\n[[launch]]\nname = "e{n}"\nnode = "n{n}"\n'
+        for n in range(2)
+    )
+    file.write_text(
+        f'[fleet]\nname = "f"\nstate_folder = "{tmp_path}/state"\n[engine]\nsimulated = true\n'
+        f'[agent]\nfilesystem = "{tmp_path}/tier"\nfilesystem_reserve_bytes = 0\n{nodes}'
+    )
+    words = [sys.executable, "-m", "kveik.cli.main", "doctor", "pairs", "--config", str(file), "--hold", "60"]
+    asked = [
+        subprocess.Popen([*words, "--node", node], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for node in ("n0", "n1")
+    ]
+    for process in asked:
+        told, _ = process.communicate(timeout=100)
+        assert process.returncode == 0, told
+        assert "well: filesystem tier" in told
+
+
+def test_nobody_holds_the_call_for_hours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor("pairs", "--config", config_in(tmp_path), "--hold", "3600") == 2
+    assert "--hold is 3600, expected 0 to 80 s" in capsys.readouterr().err

@@ -20,8 +20,9 @@ def context_of(
     agent: SeenAgent | None = None,
     routers: Sequence[SeenRouter] = (),
     described: DescribedFleet | None = None,
+    hold_s: float = 0.0,
     **environ: str,
 ) -> Context:
     """A context with these engines, agent and routers."""
     view = FleetView(tuple(engines), tuple(routers), agent)
-    return Context("python", environ, fleet=PaperFleet(described or DescribedFleet("paper"), view))
+    return Context("python", environ, fleet=PaperFleet(described or DescribedFleet("paper"), view), hold_s=hold_s)
