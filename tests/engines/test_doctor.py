@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kveik.agent.node import NodeAgent
 from kveik.doctor.check import Context, Outcome, Point
 from kveik.doctor.fleet_answers import check_answers
 from kveik.doctor.fleet_connector import check_connector, check_prefix_caching
@@ -18,6 +19,7 @@ from kveik.doctor.fleet_rendering import check_rendering
 from kveik.doctor.fleet_view import Fleet
 from kveik.engine.launch import Engine, EngineSpec
 from kveik.engine.process import free_port
+from tests.agents import wait_until
 from tests.engines.engine import BOOT_S, core_of
 from tests.model_folders import CHATML
 
@@ -137,3 +139,18 @@ def test_an_engine_without_connector_and_prefix_caching_is_found_among_others(
             assert (points["a"].outcome, points["bare"].outcome) == (Outcome.WELL, Outcome.WRONG)
         algorithm = by_name(check_hashes(context).points)[f"hash algorithm of {MODEL}"]
         assert (algorithm.outcome, algorithm.told) == (Outcome.WRONG, "bare has sha256_cbor; a has sha256")
+
+
+def test_engines_whose_agent_ended_are_found(fleet: Fleet, agent: Any) -> None:
+    agent.node.close()
+    try:
+
+        def seen() -> dict[str, Point]:
+            return by_name(check_connector(Context("python", {}, fleet=Fleet(fleet.described))).points)
+
+        wait_until(lambda: seen()["a"].outcome is Outcome.WRONG, "the connector has noticed", 120)
+        told = seen()["a"].told
+        assert "the connector has no agent (" in told
+        assert "everything is computed" in told
+    finally:
+        agent.node = NodeAgent(agent.settings).start()

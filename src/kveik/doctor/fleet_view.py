@@ -179,8 +179,8 @@ class Fleet:
         return SeenRouter(url, members, str(shown.get("trouble", "")))
 
     def _engine(self, engine: DescribedEngine, listening: Mapping[int, int]) -> SeenEngine:
-        client = self.client(engine)
         try:
+            client = self.client(engine)
             models = client.models()
         except EngineError as error:
             return SeenEngine(engine, trouble=str(error))
@@ -218,7 +218,10 @@ def _tokens(client: EngineClient) -> float:
 
 def _tokens_of(metrics: MetricsSnapshot | None) -> float:
     counters = (Metric.PROMPT_TOKENS, Metric.OUTPUT_TOKENS, Metric.ITERATIONS)
-    return sum(metrics.total(counter) for counter in counters) if metrics else 0.0
+    try:
+        return sum(metrics.total(counter) for counter in counters) if metrics else 0.0
+    except EngineError:  # no finite numbers
+        return 0.0
 
 
 def together(ask: Callable[[_Asked], _Told], whom: Iterable[_Asked]) -> list[_Told]:

@@ -70,6 +70,12 @@ def test_an_engine_that_does_not_answer_has_a_reason(sims: Two) -> None:
     assert view.is_up
 
 
+def test_an_address_that_is_none_does_not_end_the_look() -> None:
+    odd = DescribedEngine("odd", "ftp://x")
+    (engine,) = Fleet(DescribedFleet("flags", (odd,))).view().engines
+    assert "no address of an engine" in engine.trouble
+
+
 def test_engines_that_only_a_router_knows_are_read_too(sims: Two, tmp_path: Path) -> None:
     with RouterThread(tmp_path, sims.urls) as router:
         dead = f"http://127.0.0.1:{free_port()}"
