@@ -10,7 +10,7 @@ from typing import Any
 
 from kveik.engine.metrics import Metric, MetricsSnapshot
 from kveik.errors import EngineError
-from kveik.fleet.report import EngineReport, PartReport, SightReport, TierReport
+from kveik.fleet.report import LIST_MAX, EngineReport, PartReport, SightReport, TierReport
 from kveik.fleet.sharing import HERE
 from kveik.supervise.messages import ProcessView
 from kveik.watchdog.verdict import Verdict
@@ -98,12 +98,19 @@ def tier_reports(
 
 
 def _sights(roll_call: Mapping[str, Any]) -> tuple[SightReport, ...]:
-    """Whom the agent sees in a shared tier; only of those that it does not see it is told why."""
+    """Whom the agent sees in a shared tier; only of those that it does not see it is told why.
+
+    Of very many nodes this one, and then those that are not seen.
+    """
+    entries = sorted(
+        roll_call.get("nodes", ()),
+        key=lambda entry: (entry["node"] != roll_call["node"], entry["presence"] == HERE),
+    )
     return tuple(
         SightReport(
             node=entry["node"], presence=entry["presence"], told="" if entry["presence"] == HERE else entry["told"]
         )
-        for entry in roll_call.get("nodes", ())
+        for entry in entries[: LIST_MAX["sights"]]
     )
 
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kveik.engine.metrics import parse_metrics
-from kveik.fleet.report import SightReport
+from kveik.fleet.report import LIST_MAX, SightReport
 from kveik.supervise.messages import ProcessView
 from kveik.watchdog.reporting import Reading, engine_report, part_reports, tier_reports
 from kveik.watchdog.verdict import Condition, Verdict
@@ -154,6 +154,15 @@ def test_whom_an_agent_sees_in_a_shared_tier_is_told_with_the_reason_why_not() -
         SightReport(node="n1", presence="never", told="its block was never there"),
     )
     assert tier_reports(agent_state(tiers=[{**tier, "roll_call": None}]))[1].sights == ()
+
+
+def test_of_very_many_nodes_those_are_told_that_are_not_seen_and_the_node_itself() -> None:
+    seen = [{"node": f"n{n}", "presence": "here", "told": "", "age_s": 1.0} for n in range(300)]
+    seen[250]["presence"] = "never"
+    tier = {"name": "redis", "state": "ready", "breaker": "closed", "roll_call": {"node": "n299", "nodes": seen}}
+    sights = tier_reports(agent_state(tiers=[tier]))[1].sights
+    assert [sight.node for sight in sights[:3]] == ["n299", "n250", "n0"]
+    assert len(sights) == LIST_MAX["sights"]
 
 
 def test_parts_are_told_as_their_supervisor_sees_them() -> None:
