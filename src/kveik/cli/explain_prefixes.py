@@ -85,5 +85,5 @@ def _show(document: PrefixesDocument, places: list[BreakPlace]) -> None:
     for number, place in enumerate(places, 1):
         table.add_row(str(number), *(Text(plain_text(cell, 200)) for cell in columns_of(place)))
     console.print(table)
-    for line in advice(places):
+    for line in advice(places, document.now_s):
         console.print(plain_text(line, 1000), highlight=False, markup=False)

@@ -47,6 +47,8 @@ def joined(documents: Sequence[PrefixesDocument]) -> PrefixesDocument:
         place.share = round(place.lost_tokens / max(1, tokens), 4)
     return PrefixesDocument(
         any(document.on for document in documents),
+        min((document.since_s for document in documents), default=0.0),
+        max((document.now_s for document in documents), default=0.0),
         sum(document.requests for document in documents),
         sum(document.looked_at for document in documents),
         tokens,
@@ -64,7 +66,7 @@ def _both(one: BreakPlace, other: BreakPlace) -> BreakPlace:
         known.requests += share.requests
         known.lost_tokens += share.lost_tokens
     return msgspec.structs.replace(
-        one,
+        max(one, other, key=lambda place: place.last_s),
         requests=one.requests + other.requests,
         lost_tokens=one.lost_tokens + other.lost_tokens,
         prompt_tokens=one.prompt_tokens + other.prompt_tokens,
@@ -86,8 +88,9 @@ def summary(document: PrefixesDocument) -> str:
     if not document.looked_at:
         return "no request was looked at yet"
     share = document.looked_at / max(document.looked_at, document.requests)
+    since = f"in the last {age(document.now_s - document.since_s)} "
     return (
-        f"{document.looked_at:,} of {document.requests:,} answered requests were looked at ({share:.0%}): of "
+        f"{since}{document.looked_at:,} of {document.requests:,} answered requests were looked at ({share:.0%}): of "
         f"{document.prompt_tokens:,} prompt tokens {document.lost_tokens:,} "
         f"({document.lost_tokens / max(1, document.prompt_tokens):.1%}) stood behind something that changed"
     )
@@ -120,12 +123,21 @@ def clients_of(place: BreakPlace) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-def advice(places: Iterable[BreakPlace]) -> list[str]:
-    """What to do, a line for each place: its remedy, and a request that shows it."""
+def age(seconds: float) -> str:
+    """How long something is ago, in the unit that says it best."""
+    for unit, size_s in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def advice(places: Iterable[BreakPlace], now_s: float) -> list[str]:
+    """What to do, a line for each place: its remedy, and the latest request that shows it."""
     lines = []
     for number, place in enumerate(places, 1):
         excerpt = f"; there: {place.excerpt!r}" if place.excerpt else ""
-        lines.append(f"{number}. {place.remedy} (last seen in request {place.last_request}{excerpt})")
+        seen = f"last seen {age(now_s - place.last_s)} ago in request {place.last_request}"
+        lines.append(f"{number}. {place.remedy} ({seen}{excerpt})")
     return lines
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from kveik.router.break_kinds import KINDS
-from kveik.router.prompt_memory import Looked
+from kveik.router.prompt_memory import Found, Looked
 
 #: Places that are told apart, and clients of one place; what is beyond counts together.
 PLACES_MAX, CLIENTS_MAX = 512, 32
@@ -24,8 +24,9 @@ class BreakPlace(msgspec.Struct):
     """Requests of a model whose prompts broke in the same way in the same kind of part.
 
     ``part``: system, tool, user, ... ``messages``: first and last number of their messages, from 1; 0 outside of
-    messages. ``tokens``: least and greatest token at which they first differed. ``lost_tokens``: equal tokens
-    behind that; ``prompt_tokens``: all of these requests. ``share``: of all prompt tokens that were looked at.
+    messages. ``tokens``: least and greatest token at which they first differed. ``lost_tokens``: equal tokens behind
+    that; ``prompt_tokens``: all of these requests; ``share``: of all prompt tokens that were looked at. ``last_request``
+    was seen at ``last_s``.
     """
 
     model: str
@@ -41,13 +42,19 @@ class BreakPlace(msgspec.Struct):
     tokens: tuple[int, int]
     clients: list[ClientShare]
     last_request: str
+    last_s: float
     excerpt: str = ""
 
 
 class PrefixesDocument(msgspec.Struct):
-    """What ``/fleet/prefixes`` shows, most tokens lost first. ``requests`` were answered, ``looked_at`` of them."""
+    """What ``/fleet/prefixes`` shows, most tokens lost first. ``requests`` were answered, ``looked_at`` of them.
+
+    Times are wall time of the router: it began to count at ``since_s`` and showed this at ``now_s``.
+    """
 
     on: bool
+    since_s: float = 0.0
+    now_s: float = 0.0
     requests: int = 0
     looked_at: int = 0
     prompt_tokens: int = 0
@@ -60,7 +67,7 @@ class PrefixesDocument(msgspec.Struct):
 class _Place:
     """Counts of one place."""
 
-    __slots__ = ("at", "clients", "excerpt", "index", "last_request", "lost", "prompt", "requests")
+    __slots__ = ("at", "clients", "excerpt", "index", "last_request", "last_s", "lost", "prompt", "requests")
 
     def __init__(self) -> None:
         self.requests = self.lost = self.prompt = 0
@@ -68,24 +75,26 @@ class _Place:
         self.at: tuple[int, int] | None = None
         self.clients: dict[str, ClientShare] = {}
         self.last_request = self.excerpt = ""
+        self.last_s = 0.0
 
-    def add(self, looked: Looked, index: int, at: int, lost: int, excerpt: str) -> None:
+    def add(self, looked: Looked, found: Found, now_s: float) -> None:
         self.requests += 1
-        self.lost += lost
+        self.lost += found.lost_tokens
         self.prompt += looked.prompt_tokens
-        self.index = _spread(self.index, index)
-        self.at = _spread(self.at, at)
-        self.last_request, self.excerpt = looked.request_id, excerpt
+        self.index = _spread(self.index, found.index)
+        self.at = _spread(self.at, found.at_token)
+        self.last_request, self.last_s, self.excerpt = looked.request_id, now_s, found.excerpt
         name = looked.client if looked.client in self.clients or len(self.clients) < CLIENTS_MAX else OTHERS
         share = self.clients.setdefault(name, ClientShare(name, 0, 0))
         share.requests += 1
-        share.lost_tokens += lost
+        share.lost_tokens += found.lost_tokens
 
 
 class BreakTally:
-    """All counts of one router."""
+    """All counts of one router. Times are wall time."""
 
-    def __init__(self) -> None:
+    def __init__(self, since_s: float = 0.0) -> None:
+        self._since_s = since_s
         self.requests = 0
         self.looked_at = 0
         self.prompt_tokens = self.lost_tokens = 0
@@ -95,8 +104,8 @@ class BreakTally:
     def __repr__(self) -> str:
         return f"BreakTally({self.looked_at} of {self.requests} requests, {len(self._places)} places)"
 
-    def add(self, looked: Iterable[Looked]) -> None:
-        """Count what was looked at."""
+    def add(self, looked: Iterable[Looked], now_s: float = 0.0) -> None:
+        """Count what was looked at just now."""
         for one in looked:
             self.looked_at += 1
             self.prompt_tokens += one.prompt_tokens
@@ -110,13 +119,15 @@ class BreakTally:
             if key not in self._places and len(self._places) >= PLACES_MAX:
                 key = OTHERS, found.kind, OTHERS
             place = self._places.setdefault(key, _Place())
-            place.add(one, found.index, found.at_token, found.lost_tokens, found.excerpt)
+            place.add(one, found, now_s)
 
-    def document(self, remembered_prompts: int, memory_bytes: int) -> PrefixesDocument:
+    def document(self, remembered_prompts: int, memory_bytes: int, now_s: float = 0.0) -> PrefixesDocument:
         """All of it, the greatest loss first."""
         ranked = sorted(self._places.items(), key=lambda item: -item[1].lost)
         return PrefixesDocument(
             True,
+            self._since_s,
+            now_s,
             self.requests,
             self.looked_at,
             self.prompt_tokens,
@@ -144,6 +155,7 @@ class BreakTally:
             place.at or (0, 0),
             clients,
             place.last_request,
+            place.last_s,
             place.excerpt,
         )
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.router.break_tally import BreakTally, PrefixesDocument
 from kveik.router.prompt_memory import Looked, PromptMemory, Seen
 from kveik.router.records import RequestRecord
@@ -35,12 +36,17 @@ class PrefixLearner:
     """One for each router. All methods belong to the thread of its loop; the memory to a thread of its own."""
 
     def __init__(
-        self, prompts_max: int, *, excerpts: bool = False, clock: Callable[[], float] = time.thread_time
+        self,
+        prompts_max: int,
+        *,
+        excerpts: bool = False,
+        spent: Callable[[], float] = time.thread_time,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """``prompts_max``: remembered of each model. ``clock``: time of a processor that its thread has used."""
+        """``prompts_max``: remembered of each model. ``spent``: time of a processor that its thread has used."""
         self._memory = PromptMemory(prompts_max, secrets.randbits(64), excerpts=excerpts)
-        self._clock = clock
-        self.tally = BreakTally()
+        self._spent, self._clock = spent, clock
+        self.tally = BreakTally(clock.wall())
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Seen] = deque()
         self._waiting_bytes = 0
@@ -89,14 +95,14 @@ class PrefixLearner:
 
     def _look(self, allowed_s: float) -> None:
         """On the thread: look at as many as there is time for, at one at least."""
-        began_s = self._clock()
+        began_s = self._spent()
         while self._waiting and self._spent_s < allowed_s:
             seen = self._waiting.popleft()  # of a deque, which threads may share
             self._looked_bytes += len(seen.body)
             try:
                 self._looked.append(self._memory.look(seen))
             finally:
-                self._spent_s = self._clock() - began_s
+                self._spent_s = self._spent() - began_s
 
     def _done(self, future: "Future[None]") -> None:
         if not future.cancelled():
@@ -108,13 +114,13 @@ class PrefixLearner:
         self._waiting_bytes -= self._looked_bytes
         self._allowed_s -= self._spent_s
         self._looked_bytes, self._spent_s, self._busy = 0, 0.0, False
-        self.tally.add(looked)
+        self.tally.add(looked, self._clock.wall())
         if error := future.exception():
             logger.error("looking at a prompt's beginning failed", exc_info=error)
 
     def document(self) -> PrefixesDocument:
         """What ``/fleet/prefixes`` shows."""
-        return self.tally.document(len(self._memory), self._memory.size_bytes)
+        return self.tally.document(len(self._memory), self._memory.size_bytes, self._clock.wall())
 
     def close(self) -> None:
         """End the thread; what it does not come to is not looked at."""

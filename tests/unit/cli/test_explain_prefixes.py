@@ -18,7 +18,7 @@ from kveik.router.break_tally import BreakPlace, ClientShare, PrefixesDocument
 def place(kind: str, lost: int, requests: int = 5) -> BreakPlace:
     return BreakPlace(
         "[bold]m", kind, "system", f"{kind} changes", f"Move the {kind}.", requests, lost, 4000, 0.25, (1, 1), (7, 7),
-        [ClientShare("team", requests, lost)], "r9",
+        [ClientShare("team", requests, lost)], "r9", 1000.0,
     )  # fmt: skip
 
 
@@ -44,14 +44,17 @@ def router(shown: object) -> Iterator[str]:
 
 
 def shown(*places: BreakPlace) -> PrefixesDocument:
-    return PrefixesDocument(True, 10, 10, 4000, sum(one.lost_tokens for one in places), 3, 4, list(places))
+    return PrefixesDocument(
+        True, 500.0, 1090.0, 10, 10, 4000, sum(one.lost_tokens for one in places), 3, 4, list(places)
+    )
 
 
 def test_the_greatest_losses_are_shown_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with router(shown(place("date", 900), place("id", 500), place("text", 100))) as url:
         assert main(["explain", "prefixes", "--router", url, "--top", "2"]) == 1
     out = capsys.readouterr().out
-    assert "10 of 10 answered requests were looked at (100%)" in out
+    assert "in the last 10 min 10 of 10 answered requests were looked at (100%)" in out
+    assert "(last seen 90 s ago in request r9)" in out
     assert "1. Move the date." in out
     assert "2. Move the id." in out
     assert "text" not in out

@@ -22,12 +22,12 @@ from tests.unit.doctor.paper_fleet import context_of
 
 def place(share: float, requests: int = 9) -> BreakPlace:
     return BreakPlace(
-        "m", "date", "system", "a date changes", "Move it.", requests, 100, 900, share, (1, 1), (7, 7), [], "r"
+        "m", "date", "system", "a date changes", "Move it.", requests, 100, 900, share, (1, 1), (7, 7), [], "r", 0.0
     )
 
 
 def seen(*places: BreakPlace, looked_at: int = 100) -> PrefixesDocument:
-    return PrefixesDocument(True, looked_at, looked_at, 1000, 100, 1, 1, list(places))
+    return PrefixesDocument(True, 0.0, 9.0, looked_at, looked_at, 1000, 100, 1, 1, list(places))
 
 
 def test_what_costs_much_is_a_warning_with_a_remedy() -> None:

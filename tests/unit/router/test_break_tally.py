@@ -32,14 +32,17 @@ def test_the_greatest_loss_comes_first_with_its_share_of_all_tokens() -> None:
 
 
 def test_one_place_tells_where_it_was_seen_first_and_last_and_by_whom() -> None:
-    tally = BreakTally()
+    tally = BreakTally(5.0)
     tally.add(
         [
             looked(10, label="user", index=4, at=90, client="a"),
             looked(50, label="user", index=2, at=40, client="b", request="last"),
-        ]
+        ],
+        77.0,
     )
+    assert (tally.document(0, 0, 80.0).since_s, tally.document(0, 0, 80.0).now_s) == (5.0, 80.0)
     (place,) = tally.document(0, 0).places
+    assert place.last_s == 77.0
     assert (place.messages, place.tokens, place.requests, place.last_request) == ((3, 5), (40, 90), 2, "last")
     assert [(share.client, share.requests, share.lost_tokens) for share in place.clients] == [
         ("b", 1, 50),

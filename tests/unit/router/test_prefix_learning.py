@@ -36,7 +36,7 @@ def take(learner: PrefixLearner, count: int, **told: object) -> None:
 
 def learning(test: Callable[[PrefixLearner], Awaitable[None]], cost_s: float = 0.0) -> None:
     async def whole() -> None:
-        learner = PrefixLearner(64, clock=Processor(cost_s))
+        learner = PrefixLearner(64, spent=Processor(cost_s))
         try:
             await test(learner)
         finally:
