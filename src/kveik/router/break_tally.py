@@ -25,8 +25,8 @@ class BreakPlace(msgspec.Struct):
 
     ``part``: system, tool, user, ... ``messages``: first and last number of their messages, from 1; 0 outside of
     messages. ``tokens``: least and greatest token at which they first differed. ``lost_tokens``: equal tokens behind
-    that; ``prompt_tokens``: all of these requests; ``share``: of all prompt tokens that were looked at. ``last_request``
-    was seen at ``last_s``.
+    that; ``prompt_tokens``: all of these requests; ``share``: of all prompt tokens that were looked at.
+    ``last_request`` was seen at ``last_s``.
     """
 
     model: str
