@@ -75,7 +75,7 @@ def test_a_disk_whose_room_is_all_reserved(disk: Disk) -> None:
 
 def test_a_disk_smaller_than_the_limit_and_with_few_inodes(disk: Disk) -> None:
     found = told(points(disk("size=40m,nr_inodes=40"), filesystem_bytes=1 << 40), Outcome.BEWARE)
-    assert "agent.filesystem_bytes is 1024.0 GiB" in found
+    assert "agent.filesystem_bytes is 1.0 TiB" in found
     assert "of 40 can be made (inodes)" in found
 
 
