@@ -438,7 +438,9 @@ class RouterSettings:
         256, "Prompts of a model of which hashes are kept, for kveik explain prefixes; 0: none.", unit="prompts",
         minimum=0, maximum=65536,
     )  # fmt: skip
-    explain_contents: bool = setting(False, "Show there a little of the text at which prompts began to differ.")
+    explain_contents: bool = setting(
+        False, "Let kveik explain prefixes show a little of the text at which prompts began to differ."
+    )
     access_log: str = setting(
         "", "Where one JSON line a request goes: a path, - for standard error; empty: nowhere.", unit="path"
     )
