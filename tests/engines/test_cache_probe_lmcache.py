@@ -81,6 +81,7 @@ def test_lmcaches_hit_is_found_right_and_counted_by_its_server(
     told = capsys.readouterr()
     assert told.out, told.err
     found = json.loads(told.out)
+    assert (found["result"], code) == ("works", 0), found
     assert found["connector"] == "lmcache"
     assert found["used_tokens"] >= 1024 - 256
     assert found["filled"]["stored"] == {"chunks": 4}
