@@ -29,8 +29,7 @@ MAY_CATCH_EVERYTHING = {
     "router/pages.py": 1,  # a page that fails must be answered as well
     "router/upstream.py": 1,  # a fault while an answer is handled must not pass for the engine's
     "store/guarded.py": 1,  # a store's fault becomes the result of its keys
-    "store/roll_calling.py": 1,  # a node that no longer calls would look gone to all others
-    "store/probing.py": 1,  # a fenced tier that nobody probes any more would stay so for ever
+    "store/ticking.py": 1,  # a fenced tier that nobody probes any more would stay so for ever
     "supervise/supervisor.py": 1,  # without ticks nothing would be restarted, and the node could not be ended
     "supervise/control.py": 1,  # one order that fails must not leave the fleet without an ear
     "store/tier_threads.py": 1,  # hands any exception of a tier to who waits for it

@@ -11,9 +11,7 @@ the round before once more, and deletes older ones: at most a few are in a tier 
 are deleted only after no store's lease on a block that was read can last any more.
 """
 
-import logging
 import secrets
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from functools import partial
@@ -24,16 +22,14 @@ from kveik.store.canary import LARGE_BYTES, SMALL_BYTES
 from kveik.store.guarded import GuardedStore
 from kveik.store.probe_round import Kept, ProbeRound, blocks_of_others
 from kveik.store.probe_verdict import Finding, ProbeCourse, Verdict
+from kveik.store.ticking import Ticking
 from kveik.store.tier_threads import TierThreads
 
-TICK_S = 0.25
 CLOSE_S = 2.0
 #: A round that has not ended by then may never end, though the tier is sound again (a mount that was made anew):
 #: it is left alone and the next one begins, as long as a thread is free.
 GIVE_UP_S = 60.0
 THREADS = 3
-
-_log = logging.getLogger(__name__)
 
 
 class TierProbe:
@@ -170,31 +166,16 @@ class TierProbes:
             TierProbe(store, guard, period_s=period_s, deadline_s=deadline_s, clock=clock)
             for store, guard in (tiers if period_s > 0 else [])
         ]
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kveik-tiers-probe", daemon=True)
+        self._ticking = Ticking("kveik-tiers-probe", self._probes)
 
     def __repr__(self) -> str:
         return f"TierProbes({self._probes!r})"
 
     def start(self) -> "TierProbes":
         """Probe from now on."""
-        if self._probes:
-            self._thread.start()
+        self._ticking.start()
         return self
 
     def close(self) -> None:
         """Stop probing; never waits for a stuck call."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        for probe in self._probes:
-            probe.close()
-
-    def _run(self) -> None:
-        while not self._stop.wait(TICK_S):
-            for probe in self._probes:
-                try:
-                    probe.tick()
-                except Exception:  # noqa: BLE001
-                    # Supervision: without further rounds, a fenced tier would stay so for ever.
-                    _log.exception("unexpected error in %r", probe)
+        self._ticking.close()

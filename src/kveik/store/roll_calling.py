@@ -10,10 +10,8 @@ It runs beside the probes, past breaker and fence, but rests while they stand. I
 probes, are in no count of transfers, and are gone when the agent ends.
 """
 
-import logging
 import secrets
 import socket
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from typing import Any
@@ -24,9 +22,9 @@ from kveik.store.guarded import GuardedStore
 from kveik.store.roll_call import NAMES, Roster
 from kveik.store.roll_call_round import Caller, Calls, RollCallRound
 from kveik.store.roll_call_verdict import Sight
+from kveik.store.ticking import Ticking
 from kveik.store.tier_threads import TierThreads
 
-TICK_S = 0.25
 CLOSE_S = 2.0
 #: A block is renewed after so many rounds: no lease on one that was read lasts until its name is due again.
 RENEW_ROUNDS = 3
@@ -35,8 +33,6 @@ HASTE = 3.0
 #: A round that has not ended by then may never end: the next one begins on another thread, as long as one is free.
 GIVE_UP_S = 60.0
 THREADS = 2
-
-_log = logging.getLogger(__name__)
 
 
 class RollCall:
@@ -155,16 +151,14 @@ class RollCalls:
             for store, guard in (tiers if period_s > 0 else [])
             if store.capabilities.shared
         }
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kveik-roll-call", daemon=True)
+        self._ticking = Ticking("kveik-roll-call", list(self._calls.values()))
 
     def __repr__(self) -> str:
         return f"RollCalls({list(self._calls.values())!r})"
 
     def start(self) -> "RollCalls":
         """Call from now on."""
-        if self._calls:
-            self._thread.start()
+        self._ticking.start()
         return self
 
     def plain(self, tier: str) -> dict[str, Any] | None:
@@ -174,17 +168,4 @@ class RollCalls:
 
     def close(self) -> None:
         """Stop; never waits for a stuck call."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        for call in self._calls.values():
-            call.close()
-
-    def _run(self) -> None:
-        while not self._stop.wait(TICK_S):
-            for call in self._calls.values():
-                try:
-                    call.tick()
-                except Exception:  # noqa: BLE001
-                    # Supervision: without further rounds this node would look gone to all others.
-                    _log.exception("unexpected error in %r", call)
+        self._ticking.close()
