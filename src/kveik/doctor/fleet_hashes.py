@@ -141,7 +141,14 @@ def _differences(one: HashFacts, other: HashFacts) -> Iterable[str]:
         return ()
     names = sorted(one.namespace_facts.keys() | other.namespace_facts.keys())
     pairs = ((name, one.namespace_facts.get(name, "none"), other.namespace_facts.get(name, "none")) for name in names)
-    return [f"{name} {mine}, there {theirs}" for name, mine, theirs in pairs if mine != theirs]
+    return [
+        f"{name} {_shown(name, mine)}, there {_shown(name, theirs)}" for name, mine, theirs in pairs if mine != theirs
+    ]
+
+
+def _shown(name: str, value: str) -> str:
+    """A fact for people: a seed is only a digest."""
+    return f"({seed_in_words(None, value, '')})" if name == "hash_seed" and value != "none" else value
 
 
 def _digest(seed: str) -> str:

@@ -11,7 +11,7 @@ from kveik.diagnose.described import Named, described_fleet
 from kveik.diagnose.start_check import check_ports, check_start, judge_ports
 from kveik.doctor.check import Context, Outcome
 from kveik.doctor.fleet_described import DescribedFleet
-from kveik.doctor.fleet_view import Fleet
+from kveik.doctor.fleet_view import Fleet, listeners
 from kveik.engine.process import free_port
 from kveik.supervise.messages import ProcessView
 from tests.fleets import SimFleet
@@ -66,6 +66,15 @@ def test_a_port_that_another_process_holds_is_wrong_and_the_process_is_named() -
     assert point.outcome is Outcome.WRONG
     assert f"process {os.getpid()} (" in point.told
     assert "which is not a's" in point.told
+
+
+def test_a_port_that_a_stranger_took_on_this_machine_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        view = ProcessView(name="a", kind="router", state="starting", pid=1, pids=(1,), url=f"http://127.0.0.1:{port}")
+        (point,) = judge_ports([view], listeners())
+    assert (point.outcome, point.about) == (Outcome.WRONG, f"port {port} of a")
+    assert f"process {os.getpid()} (" in point.told
 
 
 def test_what_cannot_be_seen_is_unknown() -> None:

@@ -78,6 +78,9 @@ def test_namespaces_that_differ_are_told_by_their_facts() -> None:
     other = HashFacts("b", namespace="bb", namespace_facts={"dtype": "bfloat16", "hash_seed": "x"})
     told = wrong(judge_hashes("m", [mine, other]))
     assert told == {"namespace of m": "not the one of a: b: dtype bfloat16, there float32"}
+    seeds = [replace(one, namespace_facts={"hash_seed": digest(seed)}) for one, seed in ((mine, "0"), (other, "1"))]
+    told = wrong(judge_hashes("m", seeds))
+    assert told["namespace of m"].endswith("b: hash_seed (PYTHONHASHSEED=1), there (PYTHONHASHSEED=0)")
     hidden = wrong(judge_hashes("m", [mine, HashFacts("b", namespace="bb")]))
     assert "why is not known on this machine" in hidden["namespace of m"]
 
