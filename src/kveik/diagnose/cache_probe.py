@@ -46,6 +46,8 @@ PUSHES_MAX = 3
 POLL_S = 0.05
 #: Counters that stood still for so long will not move any more; longer where less was stored than could be.
 QUIET_S, QUIET_UNSURE_S = 0.5, 2.0
+#: Longest wait for what an engine tells without computing.
+LOOK_S = 30.0
 #: How long counters may take to come to rest.
 SETTLE_S = 20.0
 #: Between two engines a stored block may take a while to come where both look. Each try is with a prompt of its own.
@@ -79,7 +81,7 @@ class Target:
     pages: Sequence[str] = ()
     rank: str = ""
 
-    def client(self, request_id: str = "", timeout_s: float = 300.0) -> EngineClient:
+    def client(self, request_id: str = "", timeout_s: float = LOOK_S) -> EngineClient:
         """A client whose requests have this id."""
         headers = {"X-Request-Id": request_id} if request_id else {}
         if self.rank:
@@ -88,7 +90,9 @@ class Target:
 
     def read(self) -> MetricsSnapshot:
         """All that counts for it, now."""
-        return joined([self.client().metrics(), *(EngineClient(page).metrics() for page in self.pages)])
+        return joined(
+            [self.client().metrics(), *(EngineClient(page, read_timeout_s=LOOK_S).metrics() for page in self.pages)]
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,13 +39,19 @@ def probe(engines: tuple[SimulatedEngine, ...], *arguments: str) -> int:
     return main(["probe", "cache", *urls, *QUICK, *arguments])
 
 
-def test_a_cache_that_works_gives_zero_and_says_so_first(
-    engines: tuple[SimulatedEngine, SimulatedEngine], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert probe(engines[:1]) == WORKS == 0
+def test_a_cache_that_works_gives_zero_and_says_so_first(capsys: pytest.CaptureFixture[str]) -> None:
+    with SimulatedEngine(prefill_tokens_s=200.0) as engine:  # two seconds for what a hit has at once
+        assert probe((engine,), "--push-out", "reset") == WORKS == 0
     out, err = capsys.readouterr()
     assert out.startswith("works: 384 of 400 tokens came from the shared cache")
-    assert "engine 1: push out, prompt 1 of" in err
+    assert "engine 1: again, 400 tokens" in err
+
+
+def test_progress_is_told_while_the_prompt_is_pushed_out(
+    engines: tuple[SimulatedEngine, SimulatedEngine], capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe(engines[:1])
+    assert "engine 1: push out, prompt 1 of 4" in capsys.readouterr().err
 
 
 def test_one_that_does_not_gives_one_and_what_to_do(
@@ -72,8 +78,9 @@ def test_engines_are_found_behind_a_router(
     engines: tuple[SimulatedEngine, SimulatedEngine], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with RouterThread(tmp_path, [engine.url for engine in engines]) as router:
-        assert main(["probe", "cache", "--router", router.url, *QUICK, "--json"]) == WORKS
-        assert json.loads(capsys.readouterr().out)["across"]
+        main(["probe", "cache", "--router", router.url, *QUICK, "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert (found["across"], found["used_tokens"]) == (True, 384)
         assert main(["probe", "cache", "--router", router.url, "--model", "another", *QUICK]) == NOT_DONE
         assert "no engine that is ready and serves another" in capsys.readouterr().err
         assert main(["probe", "cache", "--engine", router.url, *QUICK]) == NOT_DONE
