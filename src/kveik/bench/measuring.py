@@ -137,11 +137,11 @@ class Bench:
         for number, side in order_of(self._plan.sides, self._plan.rounds):
             try:
                 runs.append(self._run(side, number))
-            except EngineError as error:
+            except (EngineError, KeyboardInterrupt) as error:
                 if not runs:
                     raise
                 # What was measured so far is not thrown away.
-                text = f"the benchmark ended before its last round: {error}"
+                text = f"the benchmark ended before its last round: {str(error) or 'it was interrupted'}"
                 beside.append(Finding("ended_early", Grade.VOID, text))
                 break
         return compare(runs, self._rechecks(runs), beside)

@@ -137,6 +137,25 @@ def test_rounds_before_a_service_went_away_are_not_thrown_away(
     assert found.sides[0].requests == 6
 
 
+def test_whole_runs_are_kept_when_somebody_interrupts_a_later_one(engine: SimServer) -> None:
+    def say(text: str) -> None:
+        if text.startswith("round 2"):
+            raise KeyboardInterrupt
+
+    bench = Bench(BenchPlan(on=at(engine), rounds=3, places=1), make, 1, say)
+    found = bench.run()
+    (finding,) = (finding for finding in found.findings if finding.kind == "ended_early")
+    assert finding.text.endswith("before its last round: it was interrupted")
+    assert [one.round for one in found.runs] == [1]
+
+    def at_once(text: str) -> None:
+        if text.startswith("round 1"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Bench(BenchPlan(on=at(engine), places=1), make, 1, at_once).run()
+
+
 def test_each_run_has_a_salt_of_its_own_and_the_off_side_one_for_each_request(engine: SimServer) -> None:
     bench = Bench(BenchPlan(on=at(engine), off_by_salt=True, rounds=2), make, 1, lambda text: None)
     on = {bench.salt_of_run(ON, number)(request) for number in (1, 2) for request in range(5)}
