@@ -1,8 +1,9 @@
 """The check ``counters``: whether what an engine says of its hits agrees with the time that it takes.
 
 A long prompt is sent twice under a salt of its own, so the first answer is cold for certain and nobody else's blocks
-are touched; then the same with another salt. What usage and counters tell of the second of each pair must show in its
-time to the first token, and the other way round. A very short prompt tells what an answer takes in any case.
+are touched; then the same with another salt, unless that was clear. What usage and counters tell of the second of each
+pair must show in its time to the first token, and the other way round. A very short prompt tells what an answer takes
+in any case.
 """
 
 import secrets
@@ -23,6 +24,8 @@ _TOKENS_MAX, _ROOM, _PAIRS, _ANSWER_S = 2048, 16, 2, 20.0
 _BLOCKS_MIN = 3
 #: Computing must take so long beyond a tiny answer, absolutely and relatively, before times say anything.
 _VISIBLE_S, _VISIBLE_SHARE = 0.03, 0.5
+#: Where computing takes longer than this, one pair will do.
+_CLEAR_S = 0.3
 #: A hit of more than half saves at least so much of the computing; without one, no more than so much is saved.
 _SAVED_LEAST, _SAVED_MOST = 0.2, 0.7
 #: More than so much of a prompt, done for others in all that time, disturbs. Probes of a watchdog are less.
@@ -137,6 +140,8 @@ def _pairs(engine: SeenEngine, client: EngineClient, tokens: int) -> Timed:
         warm_s.append(second.ttft_s)
         told.append(second.cached_tokens)
         cold_hits = max(cold_hits, first.cached_tokens)
+        if _is_clear(first.ttft_s, second.ttft_s, statistics.median(base)):
+            break
     after = _metrics(client)
     return Timed(
         engine.name,
@@ -147,9 +152,14 @@ def _pairs(engine: SeenEngine, client: EngineClient, tokens: int) -> Timed:
         told=tuple(told) if min(told) >= 0 else (),
         cold_hits=cold_hits,
         counted=_counted(before, after),
-        foreign_tokens=_foreign(before, after, ours=2 * _PAIRS * (tokens + 1)),
+        foreign_tokens=_foreign(before, after, ours=2 * len(cold_s) * (tokens + 1)),
         hit_unit=_unit(after),
     )  # fmt: skip
+
+
+def _is_clear(cold_s: float, warm_s: float, base_s: float) -> bool:
+    """Whether one pair says enough: computing takes long here, and most of it was saved."""
+    return cold_s - base_s > _CLEAR_S and warm_s - base_s < (cold_s - base_s) / 2
 
 
 def _metrics(client: EngineClient) -> MetricsSnapshot | None:

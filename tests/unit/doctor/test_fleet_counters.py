@@ -92,6 +92,9 @@ class LyingEngine(BaseHTTPRequestHandler):
     seen: ClassVar[frozenset[str]] = frozenset()
     hits: ClassVar[int] = 0
     others: ClassVar[int] = 0
+    cold_s: ClassVar[float] = 0.2
+    hit_s: ClassVar[float] = 0.2
+    asked: ClassVar[int] = 0
     others_work: ClassVar[int] = 0
 
     def do_POST(self) -> None:
@@ -100,8 +103,9 @@ class LyingEngine(BaseHTTPRequestHandler):
         cached = tokens - 16 if salt and salt in self.seen else 0
         type(self).seen = self.seen | {salt}
         type(self).hits = self.hits + cached
+        type(self).asked = self.asked + (tokens > 100)
         type(self).others = self.others + tokens + self.others_work
-        time.sleep(0.2 if tokens > 100 else 0.0)  # the time that computing takes is what is looked at
+        time.sleep(0.0 if tokens < 100 else self.hit_s if cached else self.cold_s)  # what is looked at
         usage = {"prompt_tokens": tokens, "prompt_tokens_details": {"cached_tokens": cached}}
         event = {"choices": [{"token_ids": [1], "text": "x", "finish_reason": "length"}], "usage": usage}
         self._answer(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n")
@@ -140,6 +144,15 @@ def test_an_engine_that_counts_hits_and_computes_all_the_same_is_found() -> None
     assert verdict.outcome is Outcome.WRONG
     assert "2016 of 2032 tokens are told as hits, and the answer is not faster" in verdict.points[0].told
     assert verdict.evidence[0].startswith("liar: 2032 tokens in 0.")
+
+
+def test_an_engine_that_is_honest_and_slow_is_asked_for_one_pair_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("cold_s", 1.0), ("hit_s", 0.0), ("asked", 0)):
+        monkeypatch.setattr(LyingEngine, name, value)
+    with lying_engine() as honest:
+        (point,) = check_counters(context_of([honest])).points
+    assert point.outcome is Outcome.WELL, point
+    assert LyingEngine.asked == 2
 
 
 def test_others_that_are_served_meanwhile_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
