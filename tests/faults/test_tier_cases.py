@@ -37,6 +37,7 @@ from tests.mooncake import Mooncake, open_store, overwrite, remove, running_moon
 from tests.redis_server import RedisServer, running_redis
 from tests.yuanrong import Worker, running_cluster
 
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 1.0
 #: What a test does itself to a tier may take so long.
 BEHIND_S = 30.0
@@ -361,7 +362,8 @@ class Node:
 
 
 @pytest.fixture(params=KINDS)
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
+def node(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # processes apart find the stores of tests there
     made = Node(KINDS[request.param](tmp_path))
     yield made
     made.close()
