@@ -65,7 +65,7 @@ def test_a_container_with_little_shared_memory_is_found(tmp_path: Path) -> None:
     assert outcomes(looked(sims, "memory"))["arena"] == "well"
     (arena, *_) = looked(sims, "memory", small, "unshare", "--mount")
     assert (arena["about"], arena["outcome"]) == ("arena", "wrong")
-    assert "16 MiB are wanted, and its file system has 8 MiB in all" in arena["told"]
+    assert "16.0 MiB are wanted, and its file system has 8.0 MiB in all" in arena["told"]
     assert "--shm-size" in arena["remedy"]
 
 
