@@ -6,19 +6,16 @@ What tools and the kernel say is read by pure functions; :func:`look` gathers it
 import contextlib
 import os
 import re
-import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from kveik.engine.device_tools import NPU_INFO, Ask, ask_tool, npu_chips
 from kveik.store.shared_memory import available_memory_bytes
 
 _MIB = 1 << 20
-_TOOL_S = 20.0
-#: Runs a tool and gives its standard output; None if it is not there or fails.
-Ask = Callable[[Sequence[str]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +56,8 @@ class Machine:
         return f"{len(self.accelerators)} {first.name or self.device} devices{size}, {cores}{nodes}, {memory}"
 
 
-def look(root: Path = Path("/"), ask: Ask | None = None) -> Machine:
+def look(root: Path = Path("/"), ask: Ask = ask_tool) -> Machine:
     """This machine now. ``root`` and ``ask`` are for looking at another one's files and tools."""
-    ask = ask or _ask
     allowed = os.sched_getaffinity(0)
     siblings = [_text(file) for file in _cpu_folders(root, "topology/thread_siblings_list")]
     cores = one_per_core(allowed, siblings)
@@ -128,30 +124,22 @@ def parse_nvidia_smi(text: str) -> tuple[Accelerator, ...]:
     return tuple(found)
 
 
-_NPU_ROW = re.compile(r"^\|\s*(\d+)\s+([A-Za-z0-9]+[A-Za-z][A-Za-z0-9]*|\w*[A-Za-z]\w*)\s*\|\s*[A-Za-z]+\s*\|")
-_CHIP_ROW = re.compile(r"^\|\s*\d+(?:\s+(\d+))?\s*\|\s*[0-9A-Fa-f]{4}:[0-9A-Fa-f:.]+\s*\|.*?(\d+)\s*/\s*(\d+)\s*\|\s*$")
-
-
 def parse_npu_smi(text: str) -> tuple[Accelerator, ...]:
-    """Devices in the table of ``npu-smi info``: two rows a chip, the number of a device in the second if it has two.
-
-    The last pair of numbers is memory in use and in all, in MB. A chip that is not in the table is not there.
-    """
-    found: list[Accelerator] = []
-    name = ""
-    for line in text.splitlines():
-        if chip := _CHIP_ROW.match(line):
-            index = int(chip[1]) if chip[1] else len(found)
-            found.append(Accelerator(index, name, int(chip[3]) * _MIB))
-        elif row := _NPU_ROW.match(line):
-            name = row[2] if row[2].startswith("Ascend") else f"Ascend {row[2]}"
-    return tuple(found)
+    """Devices in the table of ``npu-smi info``. A chip that is not in the table is not there."""
+    return tuple(
+        Accelerator(
+            index if chip.number is None else chip.number,
+            chip.name if chip.name.startswith("Ascend") else f"Ascend {chip.name}",
+            chip.memory_bytes,
+        )
+        for index, chip in enumerate(npu_chips(text))
+    )
 
 
 def _devices(root: Path, ask: Ask) -> tuple[str, tuple[Accelerator, ...], tuple[str, ...]]:
     asked = {
         "cuda": ["nvidia-smi", "--query-gpu=index,name,memory.total,compute_cap", "--format=csv,noheader,nounits"],
-        "ascend": ["npu-smi", "info"],
+        "ascend": NPU_INFO,
     }
     readers = {"cuda": parse_nvidia_smi, "ascend": parse_npu_smi}
     files = {"cuda": r"nvidia(\d+)", "ascend": r"davinci(\d+)"}
@@ -166,14 +154,6 @@ def _devices(root: Path, ask: Ask) -> tuple[str, tuple[Accelerator, ...], tuple[
             note = f"{tool} told nothing, so the size of the devices' memory is not known"
             return device, tuple(Accelerator(number) for number in numbers), (note,)
     return "cpu", (), ()
-
-
-def _ask(command: Sequence[str]) -> str | None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _cpu_folders(root: Path, file: str) -> list[Path]:

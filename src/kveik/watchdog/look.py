@@ -4,11 +4,13 @@ Probe and metrics are asked for on threads; a look takes what has come in since 
 Look about five times in a probe period; probes are sent once in a period all the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.config_fleet import WatchdogSettings
 from kveik.engine.client import EngineClient
+from kveik.engine.device_tools import DeviceUse
 from kveik.engine.metrics import Metric, MetricsSnapshot
 from kveik.errors import EngineError
 from kveik.watchdog.errand import Errand
@@ -46,6 +48,7 @@ class Eyes:
         references: References,
         *,
         api_key: str = "",
+        devices: Callable[[], DeviceUse] = DeviceUse,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name = name
@@ -57,6 +60,8 @@ class Eyes:
         self._client = EngineClient(url, read_timeout_s=settings.probe_deadline_s, api_key=api_key)
         self._processes = ProcessReader()
         self._neighbour = Neighbour(url)
+        self._devices = devices
+        self._pids: frozenset[int] = frozenset()
         self._number = 0
         self.restarted()
 
@@ -96,6 +101,7 @@ class Eyes:
         now_s = self._clock.monotonic()
         if pids is None:
             pids = self._neighbour.pids(now_s)
+        self._pids = frozenset(pids or ())
         counters = self._counters()
         self._take_probe()
         processes = None if pids is None else self._processes.read(pids)
@@ -111,13 +117,18 @@ class Eyes:
 
     def vitals(self) -> Vitals:
         """What the engine uses and how it has served, by the last readings; take it once in a VITALS_PERIOD_S."""
-        now_s, snapshot = self._clock.monotonic(), self.metrics
+        now_s, snapshot, device_bytes = self._clock.monotonic(), self.metrics, self._devices().of(self._pids)
+        used = Vitals(now_s, self._resident_bytes, None if device_bytes is None else float(device_bytes))
         if snapshot is None:
-            return Vitals(now_s, self._resident_bytes)
+            return used
         try:
-            return vitals_of(snapshot, now_s, self._resident_bytes, self._answered, self._took_s)
+            return vitals_of(snapshot, used, self._answered, self._took_s)
         except EngineError:
-            return Vitals(now_s, self._resident_bytes)
+            return used
+
+    def device_limit_bytes(self) -> float | None:
+        """What the engine could have at most of the devices that it uses; None if that is not known."""
+        return self._devices().most_for(self._pids)
 
     def _sample(self, now_s: float, counters: Counters | None, processes: ProcessFacts | None) -> Sample:
         away, last = self._probe.away, self._last
@@ -205,18 +216,15 @@ def counters_of(snapshot: MetricsSnapshot) -> Counters | None:
         return None
 
 
-def vitals_of(
-    snapshot: MetricsSnapshot, at_s: float, resident_bytes: float | None, probes: int, probes_s: float
-) -> Vitals:
-    """Vitals by a reading of vLLM's metrics, without the ``probes`` that took ``probes_s`` in all.
+def vitals_of(snapshot: MetricsSnapshot, used: Vitals, probes: int, probes_s: float) -> Vitals:
+    """``used`` and what a reading of vLLM's metrics says, without the ``probes`` that took ``probes_s`` in all.
 
     Raises :class:`EngineError` for metrics that are no finite numbers.
     """
     idle = not snapshot.busy and snapshot.has(Metric.CACHE_USAGE)
     served_s = snapshot.total(Metric.TTFT_SUM_S) - snapshot.total(Metric.QUEUE_SUM_S) - probes_s
-    return Vitals(
-        at_s=at_s,
-        host_bytes=resident_bytes,
+    return replace(
+        used,
         kv_share=max(snapshot.series(Metric.CACHE_USAGE, "engine").values(), default=None) if idle else None,
         prompt_tokens=max(0.0, snapshot.total(Metric.PROMPT_TOKENS) - probes * len(PROMPT)),
         ttft_sum_s=max(0.0, served_s),

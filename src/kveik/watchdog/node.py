@@ -20,6 +20,7 @@ from kveik.supervise.client import ControlClient
 from kveik.supervise.messages import ProcessView
 from kveik.telemetry.events import EventLog, last_events
 from kveik.watchdog.announcing import RouterView, look_at_router
+from kveik.watchdog.device_memory import DeviceMemory
 from kveik.watchdog.evidence import EvidenceFolder
 from kveik.watchdog.reference import References
 from kveik.watchdog.reporting import Reading, engine_report, part_reports, tier_reports
@@ -79,7 +80,7 @@ class NodeWatchdog:
         self._ward = Ward(
             node=place.node, settings=settings, state=state, evidence=evidence, events=events,
             references=references or References(), routers=routers, views=self._views, status=lambda: self._status,
-            clock=clock,
+            devices=DeviceMemory(clock=clock), clock=clock,
         )  # fmt: skip
         self._watches: dict[str, _Watched] = {}
         self._report_due_s = 0.0

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.config_fleet import WatchdogSettings
+from kveik.engine.device_tools import DeviceUse
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.fleet.client import FleetClient
 from kveik.supervise.messages import ProcessView
@@ -50,7 +51,10 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Ward:
-    """What all watches of a node share. ``status``: the supervisor's last word, None without a supervisor."""
+    """What all watches of a node share.
+
+    ``status``: the supervisor's last word, None without a supervisor. ``devices``: what is known of their memory.
+    """
 
     node: str
     settings: WatchdogSettings
@@ -61,4 +65,5 @@ class Ward:
     routers: Sequence[FleetClient]
     views: Callable[[], Mapping[str, RouterView]]
     status: Callable[[], Status | None]
+    devices: Callable[[], DeviceUse] = DeviceUse
     clock: Clock = SYSTEM_CLOCK

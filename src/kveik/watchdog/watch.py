@@ -77,8 +77,9 @@ class Watch:
         self._settings = ward.settings
         now_s = ward.clock.monotonic()
         self.eyes = Eyes(
-            patient.name, patient.url, ward.settings, ward.references, api_key=patient.api_key, clock=ward.clock
-        )
+            patient.name, patient.url, ward.settings, ward.references,
+            api_key=patient.api_key, devices=ward.devices, clock=ward.clock,
+        )  # fmt: skip
         self.door = Door(patient.name, ward.routers, listed=patient.words is None, clock=ward.clock)
         client = EngineClient(patient.url, read_timeout_s=_WORDS_DEADLINE_S, api_key=patient.api_key)
         self._introduction = EngineWatch(client, patient.words) if patient.words is not None else None
@@ -168,10 +169,11 @@ class Watch:
 
     def _limits(self) -> Limits:
         """What an engine on this machine could have at most."""
-        newest = self.newest
+        newest, device_bytes = self.newest, self.eyes.device_limit_bytes()
         if newest is None or newest.processes is None:
-            return Limits()
-        return Limits(host_bytes=newest.processes.resident_bytes + psutil.virtual_memory().available)
+            return Limits(device_bytes=device_bytes)
+        host_bytes = newest.processes.resident_bytes + psutil.virtual_memory().available
+        return Limits(host_bytes=host_bytes, device_bytes=device_bytes)
 
     def _notice_process(self, facts: Supervised) -> None:
         """Another process is another engine: nothing that the old one did counts."""

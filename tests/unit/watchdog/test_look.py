@@ -9,6 +9,7 @@ import pytest
 
 from kveik.clock import FakeClock
 from kveik.config_fleet import WatchdogSettings
+from kveik.engine.device_tools import DeviceUse
 from kveik.engine.metrics import parse_metrics
 from kveik.engine.process import free_port
 from kveik.simulate.engine import SimulatedEngine
@@ -109,6 +110,15 @@ def test_there_is_one_probe_in_a_period(running: SimulatedEngine) -> None:
         assert eyes.look().number == 1
     eyes.period()
     assert eyes.ended(2).number == 2
+
+
+def test_vitals_have_the_device_memory_of_the_engine_s_processes(running: SimulatedEngine) -> None:
+    use = DeviceUse({"gpu": 1000}, {"gpu": {os.getpid(): 300, 1: 100}})
+    eyes = Eyes("a", running.url, SETTINGS, References(), devices=lambda: use, clock=FakeClock())
+    assert eyes.vitals().device_bytes is None, "no process is known yet"
+    eyes.look([os.getpid()])
+    assert eyes.vitals().device_bytes == 300
+    assert eyes.device_limit_bytes() == 900
 
 
 def test_counters_come_with_a_later_look_and_only_once(running: SimulatedEngine) -> None:
@@ -318,9 +328,12 @@ vllm:request_queue_time_seconds_sum{engine="0"} 2.0
 vllm:spec_decode_num_draft_tokens_total{engine="0"} 40
 vllm:spec_decode_num_accepted_tokens_total{engine="0"} 30
 """
-    found = vitals_of(parse_metrics(text), 7.0, 5e9, probes=10, probes_s=1.0)
-    assert found == Vitals(7.0, 5e9, None, 0.25, 1000.0, 6.0, 10.0, 40.0, 30.0)
-    in_use = vitals_of(parse_metrics(text.replace('running{engine="0"} 0', 'running{engine="0"} 1')), 7.0, None, 0, 0.0)
+    used = Vitals(7.0, 5e9, 6e9)
+    found = vitals_of(parse_metrics(text), used, probes=10, probes_s=1.0)
+    assert found == Vitals(7.0, 5e9, 6e9, 0.25, 1000.0, 6.0, 10.0, 40.0, 30.0)
+    in_use = vitals_of(
+        parse_metrics(text.replace('running{engine="0"} 0', 'running{engine="0"} 1')), Vitals(7.0), 0, 0.0
+    )
     assert in_use.kv_share is None
 
 
