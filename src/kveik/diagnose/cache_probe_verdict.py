@@ -234,7 +234,8 @@ def _told_by_log(seen: Observed) -> ProbeVerdict | None:
         told = f"the pool has blocks of the prompt ({groups} by group), and no token of them is usable (final hit=0)"
         return ProbeVerdict(Result.NOT_USABLE, told, remedies.GRANULARITY)
     if log.too_short_to_load:
-        told = f"{log.hit_tokens:,} tokens were found, and fewer than min_retrieve_tokens were left to load"
+        found = "tokens" if log.hit_tokens is None else f"{log.hit_tokens:,} tokens"
+        told = f"{found} were found, and fewer than min_retrieve_tokens were left to load"
         return ProbeVerdict(Result.NOT_ALLOWED, told, remedies.MIN_RETRIEVE)
     if log.hit_tokens and log.need_tokens != 0:
         told = f"{log.hit_tokens:,} tokens were found, and none was loaded"

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from kveik.doctor.check import Context, Outcome, Point, Verdict, fleet_of
@@ -44,7 +45,7 @@ def check_ports(context: Context) -> Verdict:
         text = "no supervisor runs here; whether ports are free, the check `start` says"
         return Verdict([], [Point(Outcome.UNKNOWN, "ports", text, "kveik up")])
     views = [view for view in status.processes if view.pid and view.kind in {"engine", "router"}]
-    points = list(judge_ports(views, listeners()))
+    points = list(judge_ports([_with_children(view) for view in views], listeners()))
     return Verdict([f"the supervisor's list of {len(views)} parts, and who listens"], points)
 
 
@@ -65,6 +66,15 @@ def judge_ports(views: list[ProcessView], listening: Mapping[int, int]) -> Itera
             yield Point(Outcome.UNKNOWN, about, "who listens there cannot be seen", "run it as the user of the fleet")
         else:
             yield Point(Outcome.UNKNOWN, about, f"nobody listens yet: {view.name} is {view.state}")
+
+
+def _with_children(view: ProcessView) -> ProcessView:
+    """The view with processes that came since the supervisor looked."""
+    try:
+        children = [child.pid for child in psutil.Process(view.pid).children(recursive=True)]
+    except psutil.Error:
+        return view
+    return msgspec.structs.replace(view, pids=tuple(dict.fromkeys((*view.pids, *children))))
 
 
 def launch_of(context: Context) -> Launch | None:

@@ -191,6 +191,8 @@ class Door:
     def open(self, words: EngineAnnouncement | None = None) -> None:
         """The engine may have requests. ``words``: its announcement, if it is known anew."""
         self.wish = Wish.OPEN
+        for at in self._at.values():
+            at.readmitted = False  # it was heard
         self.learn(words)
 
     def learn(self, words: EngineAnnouncement | None) -> None:

@@ -256,7 +256,7 @@ class Watch:
         if before.stage in (Stage.LEFT, Stage.ISOLATED) and healing.stage is Stage.SERVING:
             self._tell("readmitted", "a person readmitted it; restarts are counted anew")
             self.door.open()
-        elif self.door.readmitted and healing.stage is not Stage.LEFT:
+        elif self.door.readmitted and healing.stage in (Stage.ISOLATED, Stage.RESTARTING):
             self.door.close(healing.why)
 
     def _carry_out(self, step: Step) -> None:

@@ -187,7 +187,10 @@ def test_found_in_the_log_and_used_by_nobody_is_not_loaded() -> None:
 
 def test_a_least_length_that_lmcache_keeps_to_is_not_allowed() -> None:
     log = LogEvidence(hit_tokens=256, need_tokens=256, too_short_to_load=True, lines=["."])
+    assert without_kveik(log=log).told.startswith("256 tokens were found")
     assert without_kveik(log=log).result is Result.NOT_ALLOWED
+    unsaid = LogEvidence(too_short_to_load=True, exists=[0], lines=["."])
+    assert without_kveik(log=unsaid).told.startswith("tokens were found"), "where the log does not say how many"
 
 
 def test_a_store_that_counts_tells_not_stored_from_not_found() -> None:

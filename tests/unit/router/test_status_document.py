@@ -35,7 +35,7 @@ def test_every_field_is_explained(kind: type[msgspec.Struct]) -> None:
 def test_the_example_is_a_report() -> None:
     (example,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     read = report.read_report(example.encode(), "n0")
-    assert (len(read.engines), len(read.tiers), len(read.parts), len(read.events)) == (1, 1, 1, 1)
+    assert (len(read.engines), len(read.tiers), len(read.parts), len(read.events)) == (1, 2, 1, 1)
 
 
 def test_the_limits_are_those_of_the_router() -> None:

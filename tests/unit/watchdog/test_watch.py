@@ -130,6 +130,17 @@ def test_an_engine_that_was_left_to_a_person_is_left_though_the_memory_is_gone(b
     assert bench.kinds == []
 
 
+def test_an_engine_that_a_person_readmitted_is_not_closed_again(bench: Bench) -> None:
+    bench.state.put("engine-1", Remembered(healing=Healing(stage=Stage.LEFT), condition=Condition.DEAD, since_s=0.0))
+    watch = bench.watch()
+    bench.views = {watch.door.routers[0].url: RouterView(float("inf"), {"engine-1": Shown("ready")})}
+    stepped_until(watch, Stage.SERVING)
+    for _ in range(10):
+        watch.step()
+    assert (watch.healing.stage, watch.door.wish) == (Stage.SERVING, Wish.OPEN)
+    assert not watch.door.readmitted
+
+
 def test_the_hold_of_a_person_at_a_router_keeps_the_watchdog_off(bench: Bench) -> None:
     watch = bench.watch()
     bench.views = {"r": RouterView(0.0, {"engine-1": Shown("draining", "an update")})}
