@@ -189,7 +189,7 @@ def test_a_least_length_that_lmcache_keeps_to_is_not_allowed() -> None:
     log = LogEvidence(hit_tokens=256, need_tokens=256, too_short_to_load=True, lines=["."])
     assert without_kveik(log=log).told.startswith("256 tokens were found")
     assert without_kveik(log=log).result is Result.NOT_ALLOWED
-    unsaid = LogEvidence(too_short_to_load=True, exists=[0], lines=["."])
+    unsaid = LogEvidence(need_tokens=0, too_short_to_load=True, lines=["."])
     assert without_kveik(log=unsaid).told.startswith("tokens were found"), "where the log does not say how many"
 
 
