@@ -1,6 +1,7 @@
 """The shape of the source: small modules, short functions, no hidden imports, few broad excepts."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,7 @@ VAGUE_NAMES = re.compile(r"(^|_)(utils?|common|managers?|helpers?|v1|new|misc|ba
 TEST_LINES_PER_SOURCE_LINE = 1.0
 
 
+@functools.cache
 def parse(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf8"))
 

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from benchmarks.fleet_roll import CUT, FAILED, POOL, SECONDS, STEPS, TTFT, Fleet
 from benchmarks.machine import ROOT
@@ -13,6 +14,7 @@ from kveik.launch.fleet_spec import read_fleet
 from kveik.launch.roll_plan import Stage
 
 
+@pytest.mark.long
 def test_a_roll_is_measured_from_a_fleet_that_is_up_to_one_that_is_down_again(tmp_path: Path) -> None:
     result_file, picture = tmp_path / "result.json", tmp_path / "picture.png"
     command = [sys.executable, "-m", "benchmarks.fleet_roll", "--simulated", "--engine-python", sys.executable]

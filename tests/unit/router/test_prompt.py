@@ -347,7 +347,7 @@ MEMBERS = """
 members = st.sampled_from(MEMBERS)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(KINDS)), st.dictionaries(members, json_values, max_size=6), st.booleans())
 def test_any_json_gives_facts_or_a_request_error(target: bytes, body: dict[str, Any], ascii_only: bool) -> None:
     raw = json.dumps(body, ensure_ascii=ascii_only).encode("utf8", "surrogatepass")
