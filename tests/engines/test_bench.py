@@ -63,6 +63,7 @@ def side(document: dict[str, Any], name: str) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.long
 def test_a_real_engine_s_cache_saves_what_was_computed_before_and_changes_no_answer(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def ready(*engines: Engine) -> None:
         engine.wait_ready(BOOT_S)
 
 
+@pytest.mark.long
 def test_a_cache_that_works_a_wrong_one_and_an_agent_that_stopped_are_told_apart(
     start: Starter, agent: RunningAgent, probe: Probe
 ) -> None:

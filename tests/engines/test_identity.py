@@ -138,6 +138,7 @@ def test_what_cannot_be_served_safely_is_refused_and_the_engine_serves(
     engine.kill()
 
 
+@pytest.mark.long
 def test_a_strict_engine_refuses_to_start_instead(start_engine: Callable[..., Engine], agent: Any) -> None:
     with pytest.raises(EngineDiedError, match="prefix caching is off"):
         start_engine("tiny-qwen3", extra={**agent.extra, "strict": True}, enable_prefix_caching=False).wait_ready()

@@ -163,6 +163,7 @@ def damaged(model: Path, copy: Path, tensor: str) -> Path:
     return copy
 
 
+@pytest.mark.long
 def test_an_engine_that_computes_nan_is_half_dead_from_its_first_answers(
     engine_python: str, model: Callable[[str], Path], tmp_path: Path
 ) -> None:

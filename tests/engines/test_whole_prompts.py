@@ -10,6 +10,7 @@ from tests.engines.engine import Engine
 LENGTH, BLOCK = 640, 128
 
 
+@pytest.mark.long
 def test_without_whole_prompt_hits_both_caches_split_a_prompt_at_the_same_token(
     start_engine: Callable[..., Engine], agent: Any, tokens: Callable[[int, int], list[int]]
 ) -> None:
