@@ -5,6 +5,7 @@ sets them up. Every engine is a process of its own and is killed by the test tha
 """
 
 import random
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,12 +66,13 @@ class RunningAgent:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
-    """An agent with an arena of 512 MiB."""
+    """An agent with an arena of 512 MiB in shared memory: on a disk, whoever touches it waits for its writing back."""
     folder = tmp_path_factory.mktemp("agent")
-    settings = AgentSettings(socket=str(folder / "agent.sock"), arena=str(folder / "arena"), arena_bytes=512 << 20)
-    running = RunningAgent(NodeAgent(settings).start(), settings)
-    yield running
-    running.node.close()
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="kveik-test-") as memory:
+        settings = AgentSettings(socket=str(folder / "agent.sock"), arena=f"{memory}/arena", arena_bytes=512 << 20)
+        running = RunningAgent(NodeAgent(settings).start(), settings)
+        yield running
+        running.node.close()
 
 
 @pytest.fixture(scope="module")
