@@ -138,6 +138,7 @@ def test_an_agent_restarted_under_load_fails_no_request(engine: Engine, agent: A
         tormentor.join()
 
 
+@pytest.mark.long
 def test_a_stopped_engine_holds_up_nobody(
     engine: Engine, agent: AgentProcess, start_engine: Callable[..., Engine], folder: Path, tokens: Tokens
 ) -> None:

@@ -144,6 +144,7 @@ def test_a_strict_engine_refuses_to_start_instead(start_engine: Callable[..., En
         start_engine("tiny-qwen3", extra={**agent.extra, "strict": True}, enable_prefix_caching=False).wait_ready()
 
 
+@pytest.mark.long
 def test_a_policy_that_fails_requests_is_refused(
     engine_python: str, model: Callable[[str], Path], agent: Any, tmp_path: Path
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_policy_that_fails_requests_is_refused(
         engine.wait_ready()
 
 
+@pytest.mark.long
 def test_it_works_inside_multi_connector(
     engine_python: str, model: Callable[[str], Path], agent: Any, tokens: Tokens, tmp_path: Path
 ) -> None:

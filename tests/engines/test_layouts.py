@@ -41,8 +41,9 @@ def logprobs_differ(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(abs(a - b) for a, b in zip(one["logprobs"], other["logprobs"], strict=True))
 
 
-#: The others have one each of what layouts differ in; this one differs from tiny-qwen3 in what is no KV.
-LONG = ("tiny-qwen3moe",)
+#: The others have one each of what layouts differ in; these differ from tiny-qwen3 in what is no KV, and from
+#: tiny-gemma3 in its type alone.
+LONG = ("tiny-qwen3moe", "tiny-gptoss")
 
 
 @pytest.fixture(

@@ -68,7 +68,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
             rig.watchdog.wait(20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_exit_code_follows_the_fleet_from_well_to_dead_to_silent_to_away(rig: Rig) -> None:
     well = rig.becomes(0, "1 of 1 engines ready", "all is well", "0 %")
     assert "simulated" in well
