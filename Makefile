@@ -39,7 +39,7 @@ test: dev ## all tests, those with real vLLM engines too
 	exit $$status
 
 # Stores' packages are in one environment, vLLM is in the other: what needs both starts its engines from the first.
-test-long: dev vllm models ## rolls, healing, compiling, groups and stores with real engines: half an hour more
+test-long: dev vllm models ## rolls, healing, compiling, ranks, groups, probes and stores with real engines: an hour more
 	@status=0; \
 	echo '$(VLLM)/python -m pytest -m long'; $(VLLM)/python -m pytest -m long --ignore-glob='*/test_store_*' || status=1; \
 	echo '$(DEV)/python -m pytest -m long'; $(DEV)/python -m pytest -m "long and not vllm" || status=1; \
