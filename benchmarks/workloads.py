@@ -11,10 +11,12 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 import msgspec
+
+from kveik.bench.arrivals import spread_ms
+from kveik.bench.mooncake_trace import BLOCK_TOKENS, TraceLine
 
 #: Bytes of a token, for the simulated engines.
 TOKEN_BYTES = 4
@@ -27,19 +29,6 @@ class Planned:
 
     due_s: float
     body: bytes
-
-
-class TraceLine(msgspec.Struct, frozen=True):
-    """One request of a Mooncake trace: milliseconds, tokens, and an id for each block of prompt tokens."""
-
-    timestamp: int
-    input_length: int
-    output_length: int
-    hash_ids: tuple[int, ...]
-
-
-#: Prompt tokens of a trace that share one id.
-TRACE_BLOCK_TOKENS = 512
 
 
 @dataclass(frozen=True)
@@ -109,20 +98,13 @@ def spread_s(timestamps: Sequence[int], seconds: float) -> list[float]:
 
     The timestamps of a trace are as coarse as three seconds: what came within that time did not come at once.
     """
-    groups = [(stamp, len(list(same))) for stamp, same in groupby(timestamps)]
-    starts = [stamp for stamp, _ in groups]
-    last_gap = starts[-1] - starts[-2] if len(starts) > 1 else 1
-    ends = [*starts[1:], starts[-1] + last_gap]
-    factor = seconds / max(1, ends[-1] - starts[0])
-    return [
-        (stamp - starts[0] + (end - stamp) * number / count) * factor
-        for (stamp, count), end in zip(groups, ends, strict=True)
-        for number in range(count)
-    ]
+    moments_ms, span_ms = spread_ms(timestamps, alone_ms=1)
+    factor = seconds / max(1, span_ms)
+    return [moment_ms * factor for moment_ms in moments_ms]
 
 
 def _trace_body(line: TraceLine, lengths: int) -> bytes:
-    block_tokens = TRACE_BLOCK_TOKENS // lengths
+    block_tokens = BLOCK_TOKENS // lengths
     text = "".join(text_of(f"block {number}", block_tokens) for number in line.hash_ids)
     prompt = text[: max(1, line.input_length // lengths) * TOKEN_BYTES]
     return chat([("user", prompt)], max(1, line.output_length // lengths))

@@ -14,13 +14,13 @@ from benchmarks.workloads import (
     Planned,
     Scale,
     SharedPrefix,
-    TraceLine,
     percentile,
     read_trace,
     schedule_of,
     spread_s,
     text_of,
 )
+from kveik.bench.mooncake_trace import TraceLine
 
 TRACE = (
     TraceLine(timestamp=0, input_length=1024, output_length=80, hash_ids=(1, 2)),

@@ -35,12 +35,22 @@ def spread_s(timestamps_ms: Sequence[int], speed: float) -> list[float]:
 
     The timestamps of Mooncake's traces are as coarse as three seconds: what came within that time did not come at once.
     """
+    moments_ms, _ = spread_ms(timestamps_ms)
+    return [moment_ms / 1000 / speed for moment_ms in moments_ms]
+
+
+def spread_ms(timestamps_ms: Sequence[int], alone_ms: int = 0) -> tuple[list[float], int]:
+    """The same moments in milliseconds, and when they are over.
+
+    The last timestamp lasts as long as the one before it, and ``alone_ms`` if there is no other.
+    """
     groups = [(stamp, len(list(same))) for stamp, same in groupby(timestamps_ms)]
     starts = [stamp for stamp, _ in groups]
-    last_gap = starts[-1] - starts[-2] if len(starts) > 1 else 0
+    last_gap = starts[-1] - starts[-2] if len(starts) > 1 else alone_ms
     ends = [*starts[1:], starts[-1] + last_gap]
-    return [
-        (stamp - starts[0] + (end - stamp) * number / count) / 1000 / speed
+    moments = [
+        stamp - starts[0] + (end - stamp) * number / count
         for (stamp, count), end in zip(groups, ends, strict=True)
         for number in range(count)
     ]
+    return moments, ends[-1] - starts[0]

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import secrets
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +23,7 @@ from kveik.bench.measuring import Bench, BenchPlan, Target, target
 from kveik.bench.mooncake_trace import TraceScale, read_trace, sample_trace, trace_text, trace_workload
 from kveik.bench.planned import TokenPool, Workload
 from kveik.bench.vllm_serve import VllmFigures, VllmServe
+from kveik.cli.progress import progress_printer
 from kveik.errors import ConfigError, EngineError, KveikError
 from kveik.verify.proof import Say
 
@@ -142,7 +142,7 @@ def _flag(name: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, and print what came of it; the exit code says whether the figures can be used."""
-    say = _progress_printer()
+    say = progress_printer()
     try:
         if args.make_trace:
             return _make_trace(args)
@@ -331,13 +331,3 @@ def _make_trace(args: argparse.Namespace) -> int:
     args.make_trace.write_bytes(trace_text(sample_trace(scale.requests, args.seed)))
     print(f"{args.make_trace}: {scale.requests} made-up requests in the form of Mooncake's traces")
     return MEASURED
-
-
-def _progress_printer() -> Say:
-    """Progress goes to stderr, with the seconds since the start, so that stdout is the result."""
-    started_s = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - started_s:6.1f} s] {text}", file=sys.stderr, flush=True)
-
-    return say

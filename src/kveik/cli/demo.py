@@ -5,7 +5,6 @@ import datetime
 import importlib.util
 import json
 import sys
-import time
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +13,7 @@ from kveik.bench import report
 from kveik.bench.demo import Demonstrated, DemoPlan, demonstrate
 from kveik.bench.machine import Machine, this_machine
 from kveik.bench.workload import DEMO_LENGTHS
+from kveik.cli.progress import progress_printer
 from kveik.errors import KveikError
 
 HELP = "start a fleet of two engines, measure cold runs and hits, kill an engine, and stop everything again"
@@ -33,11 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Demonstrate: 0 when all answers are equal and none failed, 1 when not, 3 when it could not be carried out."""
-    started_s = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - started_s:6.1f} s] {text}", flush=True)
-
+    say = progress_printer(sys.stdout)
     machine = this_machine()
     say(f"measuring on {machine}")
     plan = DemoPlan(

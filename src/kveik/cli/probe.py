@@ -5,16 +5,16 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kveik.cli.progress import progress_printer
 from kveik.config import WAIT_MAX_S
 from kveik.errors import ConfigError, KveikError, ProbeError
 
 if TYPE_CHECKING:
-    from kveik.diagnose.cache_probe import Say, Target
+    from kveik.diagnose.cache_probe import Target
     from kveik.doctor.log_file import GrowingLog
 
 HELP = "try on a running engine whether its cache really gives hits, and say where they are lost"
@@ -100,7 +100,7 @@ def _probe(args: argparse.Namespace) -> int:
     )
     targets = _targets(args)
     with _logs(args.log) as logs:
-        probe = CacheProbe(plan, targets[0], targets[-1], _progress_printer(), logs=logs)
+        probe = CacheProbe(plan, targets[0], targets[-1], progress_printer(), logs=logs)
         seen = probe.run()
     verdict = judge(seen)
     if args.json:
@@ -162,13 +162,3 @@ def _logs(paths: Sequence[Path]) -> "Iterator[list[GrowingLog]]":
             stack.callback(log.close)
             logs.append(log)
         yield logs
-
-
-def _progress_printer() -> "Say":
-    """Progress goes to stderr, with the seconds since the start, so that stdout is the result."""
-    started_s = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - started_s:6.1f} s] {text}", file=sys.stderr, flush=True)
-
-    return say

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from kveik.agent.tiers import tier_names
+from kveik.cli.progress import progress_printer
 from kveik.config import AgentSettings, load, load_stores
 from kveik.engine.client import EngineClient, warm_up
 from kveik.errors import ConfigError, EngineError, KveikError, VerifyError
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the proof and print it; the exit code says what came of it."""
-    say = _progress_printer()
+    say = progress_printer()
     try:
         outcome = _prove(args, say)
     except ConfigError as error:
@@ -184,13 +185,3 @@ def _lengths(text: str) -> tuple[int, ...]:
     if min(lengths) < 2:
         raise argparse.ArgumentTypeError("prompts have at least 2 tokens")
     return lengths
-
-
-def _progress_printer() -> Say:
-    """Progress goes to stderr, with the seconds since the start, so that stdout is the result."""
-    started_s = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"[{time.monotonic() - started_s:6.1f} s] {text}", file=sys.stderr, flush=True)
-
-    return say

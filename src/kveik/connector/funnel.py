@@ -214,8 +214,4 @@ def note_saved(record: RequestFunnel | None, blocks: int, dropped_blocks: Mappin
 
 def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     """Both counts in one."""
-    if not other:
-        return dict(one)
-    return {
-        name: one.get(name, 0) + other.get(name, 0) for name in [*one, *(name for name in other if name not in one)]
-    }
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}

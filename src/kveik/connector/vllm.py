@@ -251,6 +251,7 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
             role="scheduler",
             label=namespace.label,
             facts=dict(namespace.facts),
+            prefault=False,  # no byte of a block is read or written here
             on_attach=self._attached,
             on_beat=self._scheduler.tell,
             listener=_log_state,

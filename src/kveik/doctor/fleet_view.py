@@ -23,6 +23,7 @@ from kveik.doctor.network_cards import own_addresses
 from kveik.doctor.server_time import ClockOffset, ask_time
 from kveik.engine.client import CompletionRequest, EngineClient, ServedModel
 from kveik.engine.metrics import Metric, MetricsSnapshot
+from kveik.engine.process import ports_listened_at
 from kveik.errors import AdmissionError, ConfigError, DoctorError, EngineError, FleetError, KveikError
 from kveik.fleet.client import FleetClient
 
@@ -269,11 +270,7 @@ def _agent(socket: str) -> SeenAgent:
 def listeners() -> dict[int, int]:
     """Which process listens on each TCP port of this machine, as far as it may be seen."""
     with contextlib.suppress(psutil.Error, OSError):
-        return {
-            one.laddr.port: one.pid
-            for one in psutil.net_connections("tcp")
-            if one.laddr and one.pid and one.status == psutil.CONN_LISTEN
-        }
+        return {port: pid for port, pid in ports_listened_at() if pid}
     return {}
 
 

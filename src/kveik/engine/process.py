@@ -35,6 +35,18 @@ _FIRST_PORT = random.randrange(1 << 20)
 _port_numbers = itertools.count()
 
 
+def ports_listened_at() -> list[tuple[int, int]]:
+    """The TCP ports of this machine on which somebody listens, each with a process that does; 0: it cannot be seen.
+
+    Several processes may share a port. Raises ``psutil.Error`` or ``OSError`` where none can be seen.
+    """
+    return [
+        (one.laddr.port, one.pid or 0)
+        for one in psutil.net_connections("tcp")
+        if one.laddr and one.status == psutil.CONN_LISTEN
+    ]
+
+
 def silent(waited_s: float) -> None:
     """The progress callback that says nothing."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 import kveik
+from kveik.engine.process import ports_listened_at
 from kveik.errors import ConfigError, KveikError, SuperviseError
 from kveik.fleet.etcd_gateway import EtcdAddress, EtcdGateway
 from kveik.launch.model_facts import read_model
@@ -87,9 +88,7 @@ def _why_not(host: str, port: int, ours: Collection[int]) -> str:
 def _listener(port: int) -> int:
     """The process that listens on a port; 0 if that cannot be seen."""
     with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
-                return connection.pid or 0
+        return next((pid for open_port, pid in ports_listened_at() if open_port == port), 0)
     return 0
 
 

@@ -10,6 +10,7 @@ import urllib.parse
 
 import psutil
 
+from kveik.engine.process import ports_listened_at
 from kveik.watchdog.processes import computes
 
 #: Connections of the whole machine are listed for it, which takes a while on a large one.
@@ -46,15 +47,10 @@ def is_local(host: str) -> bool:
 def engine_at(port: int) -> tuple[int, ...] | None:
     """The process that listens on a port and its children, if one of them is of a vLLM that computes."""
     try:
-        found = {one.pid for one in psutil.net_connections("tcp") if _listens(one, port) and one.pid is not None}
+        found = {pid for open_port, pid in ports_listened_at() if open_port == port and pid}
         groups = [(pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))) for pid in found]
     except psutil.Error:
         return None
     # A socket may be handed down: the process with most of the others below it is the leader.
     groups.sort(key=len, reverse=True)
     return groups[0] if groups and any(computes(pid) for pid in groups[0]) else None
-
-
-def _listens(connection: object, port: int) -> bool:
-    address = getattr(connection, "laddr", None)
-    return getattr(connection, "status", "") == psutil.CONN_LISTEN and getattr(address, "port", 0) == port

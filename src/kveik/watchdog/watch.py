@@ -5,7 +5,6 @@ fed with and how their acts are carried out. Whatever is done is told as an even
 """
 
 import logging
-import math
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -256,7 +255,7 @@ class Watch:
         if before.stage in (Stage.LEFT, Stage.ISOLATED) and healing.stage is Stage.SERVING:
             self._tell("readmitted", "a person readmitted it; restarts are counted anew")
             self.door.open()
-        elif self.door.readmitted and healing.stage in (Stage.ISOLATED, Stage.RESTARTING):
+        elif self.door.readmitted and healing.stage is not Stage.LEFT:
             self.door.close(healing.why)
 
     def _carry_out(self, step: Step) -> None:
@@ -375,7 +374,8 @@ class Watch:
     def _keep_door(self) -> float:
         for line in self.door.keep(self._ward.views()):
             logger.info("%s", line)
-        return min(look_period_s(self._settings), _STARTING_LOOK_S if self._is_awaited else math.inf)
+        period_s = look_period_s(self._settings)
+        return min(period_s, _STARTING_LOOK_S) if self._is_awaited else period_s
 
     def _said(self) -> EngineAnnouncement | None:
         """The engine's announcement, asked for now; None if it does not answer or is not announced."""

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from kveik.engine import process
-from kveik.engine.process import ServerProcess, free_port
+from kveik.engine.process import ServerProcess, free_port, ports_listened_at
 from kveik.errors import EngineStartError
 
 #: A server with a child, as vLLM has: it writes both process ids to a file and sleeps.
@@ -328,3 +328,13 @@ def test_a_server_that_was_killed_says_by_which_signal(tmp_path: Path) -> None:
         os.kill(s.group, signal.SIGKILL)
         assert eventually(lambda: not s.running)
         assert s.exit_code == -signal.SIGKILL
+
+
+def test_who_listens_on_a_port_is_seen_and_who_only_connects_is_not() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            found = ports_listened_at()
+            assert (port, os.getpid()) in found
+            assert client.getsockname()[1] not in dict(found)
+    assert port not in dict(ports_listened_at())

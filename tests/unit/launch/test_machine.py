@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kveik.engine.device_tools import Ask
 from kveik.launch.machine import (
     Accelerator,
-    Ask,
     cpu_list,
     look,
     one_per_core,
@@ -19,25 +19,12 @@ from kveik.launch.machine import (
     parse_npu_smi,
     parse_nvidia_smi,
 )
+from tests.npu_smi import PROCESSES, TWO_CHIPS
 
 GIB = 1 << 30
 
-ATLAS_A3 = """\
-+------------------------------------------------------------------------------------------------+
-| npu-smi 25.3.rc1                 Version: 25.3.rc1                                             |
-+---------------------------+---------------+----------------------------------------------------+
-| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|
-| Chip  Phy-ID              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |
-+===========================+===============+====================================================+
-| 0     Ascend910           | OK            | 163.6       30                0    / 0             |
-| 0     0                   | 0000:9D:00.0  | 0           0    / 0          3180 / 65536         |
-+------------------------------------------------------------------------------------------------+
-| 0     Ascend910           | OK            | -           30                0    / 0             |
-| 1     1                   | 0000:9F:00.0  | 0           0    / 0          15503/ 65536         |
-+===========================+===============+====================================================+
-| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |
-+===========================+===============+====================================================+
-| 0       0                 | 692318        | python3                  | 12417                   |
+ATLAS_A3 = f"""\
+{TWO_CHIPS}{PROCESSES}| 0       0                 | 692318        | python3                  | 12417                   |
 +===========================+===============+====================================================+
 """
 ATLAS_A2 = """\
