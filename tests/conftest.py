@@ -2,7 +2,7 @@
 
 Two environments run the tests. ``.venv`` has no vLLM and runs everything that does not need it;
 ``.venv-vllm`` runs the rest, chosen with ``-m vllm``. A test file need not say which: its imports do,
-or its mark ``engine``.
+its mark ``engine``, or that a test asks for ``models``, which vLLM's environment makes.
 """
 
 import importlib.util
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
             item.add_marker("vllm")
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(ENGINE_TEST_TIMEOUT_S))
-        elif needs_vllm(item.path):
+        elif needs_vllm(item.path) or "models" in getattr(item, "fixturenames", ()):
             item.add_marker("vllm")
 
 

@@ -120,7 +120,6 @@ def test_engines_that_are_alike_are_well(fleet: Fleet) -> None:
     for check in (check_hashes, check_rendering):
         verdict = check(context)
         assert verdict.outcome is Outcome.WELL, verdict
-    assert "block hashes of tiny-qwen3" in by_name(check_hashes(context).points)
 
 
 @pytest.mark.long

@@ -161,7 +161,7 @@ def test_a_stopped_agent_costs_no_call_more_than_its_deadline(agent: AgentProces
         start_s = time.monotonic()
         with pytest.raises(AgentError):
             call()
-        assert time.monotonic() - start_s < 0.6
+        assert time.monotonic() - start_s < 2
     agent.signal(signal.SIGCONT)
     wait_until(lambda: lookup(client, keys) == [1] * 4, "it answers again")
     assert load_blocks(client, keys) == ["hit"] * 4

@@ -13,6 +13,7 @@ import pytest
 
 from kveik.config import SimEngineSettings
 from kveik.engine.process import free_port
+from tests.agents import wait_until
 from tests.etcd import running_etcd
 from tests.fleets import SimFleet
 from tests.routers import SimProcess
@@ -62,9 +63,14 @@ def test_a_fleet_that_is_well_raises_no_alarm(fleet: SimFleet) -> None:
 
 
 def test_engines_are_found_through_the_router_alone(fleet: SimFleet, capsys: pytest.CaptureFixture[str]) -> None:
-    done = fleet.run("status")  # the fleet answers
-    assert done.returncode == 0
+    def well() -> bool:
+        said.append(fleet.run("status").stdout)
+        return "not well" not in said[-1]
+
+    said: list[str] = []
+    wait_until(well, lambda: f"the fleet is well: {said[-1]}", 60)
     answers = looked(fleet, "answers", "hashes", code=0)
+    assert "block hashes of simulated" in told(answers["hashes"], "well")
     assert "engine-1: " not in str(told(answers["answers"]))
     assert answers["hashes"]["evidence"][-1] == "KV events of 2 engines about one prompt"
 

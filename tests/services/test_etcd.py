@@ -329,7 +329,7 @@ def test_an_engine_is_isolated_at_once_while_etcd_hangs(own_etcd: Etcd, own_rout
         ):
             with pytest.raises(RegistryError):
                 call()
-        assert time.monotonic() - started_s < 0.2  # less than one answer of etcd is waited for
+        assert time.monotonic() - started_s < 0.8  # no answer of etcd is waited for
     finally:
         own_etcd.resume()
     registry_is_back(registry)

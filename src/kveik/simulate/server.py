@@ -24,6 +24,8 @@ logger = logging.getLogger("kveik.simulate")
 
 _BACKLOG = 2048
 _START_S = 10.0
+#: Longest that clients may take to receive the last answers of an engine that stops.
+_LAST_BYTES_S = 1.0
 _Result = TypeVar("_Result")
 
 
@@ -38,6 +40,7 @@ class _Door:
         self.port = 0
         self.faults = Faults()
         self.keep_alive_s = server.settings.keep_alive_s
+        self._ended = False
 
     def opened(self, connection: Connection) -> None:
         """A connection is there."""
@@ -45,6 +48,8 @@ class _Door:
         seen = self._server.seen
         seen.connections += 1
         seen.connections_total += 1
+        if self._ended:
+            connection.reset()
 
     def closed(self, connection: Connection) -> None:
         """A connection is gone."""
@@ -73,6 +78,15 @@ class _Door:
         self.keep_alive_s = 0.0
         for connection in list(self.connections):
             if not connection.busy:
+                connection.close()
+
+    def end(self) -> None:
+        """Drop what is busy, and whoever was accepted but is not yet here: it would call a loop that is closed."""
+        self._ended = True
+        for connection in list(self.connections):
+            if connection.busy:
+                connection.reset()
+            else:
                 connection.close()
 
     def sweep(self, now_s: float) -> None:
@@ -204,13 +218,14 @@ class SimServer:
             await asyncio.sleep(0.01)
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for door in self._doors:
-            for connection in list(door.connections):
-                if connection.busy:
-                    connection.reset()
         if self._publisher is not None:
             self._publisher.close()
-        await asyncio.sleep(0)  # connections learn that they are lost
+        for door in self._doors:
+            door.end()
+        until_s = loop.time() + _LAST_BYTES_S
+        await asyncio.sleep(0)
+        while any(door.connections for door in self._doors) and loop.time() < until_s:
+            await asyncio.sleep(0.001)
         logger.info("simulated engine: stopped")
 
     async def reopen(self) -> None:

@@ -201,8 +201,8 @@ def test_lookups_keep_their_deadline_while_reads_hang_in_a_lower_tier(tmp_path: 
         reads = [client.submit_read(some_keys(1), 1000, 20) for _ in range(6)]
         assert gate.wait_held()
         start_s = time.monotonic()
-        places = client.lookup(b"n" * 16, [0], [(0, [key.block_hash for key in some_keys(4)])], Deadline.after(0.5))
-        assert time.monotonic() - start_s < 0.6
+        places = client.lookup(b"n" * 16, [0], [(0, [key.block_hash for key in some_keys(4)])], Deadline.after(3))
+        assert time.monotonic() - start_s < 5
         assert places == [bytes(4)]
         assert not any(read.done() for read in reads)
     client.close()

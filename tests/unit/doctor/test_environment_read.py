@@ -26,9 +26,11 @@ A=6
 
 
 def test_a_running_process_is_looked_at() -> None:
-    command = [sys.executable, "-c", "input()"]
+    command = [sys.executable, "-c", "print(flush=True); input()"]
     environ = {**os.environ, "DS_WORKER_ADDR": "192.0.2.7:1"}
-    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is itself: until then the kernel may show no environment at all
         found = environment_of(process.pid)
         process.communicate(b"\n")
     assert found["DS_WORKER_ADDR"] == "192.0.2.7:1"

@@ -15,6 +15,7 @@ from kveik.config import SimEngineSettings
 from kveik.engine.metrics import Metric, parse_metrics
 from kveik.errors import EngineStartError
 from kveik.simulate.server import SimServer
+from kveik.simulate.wire import Connection
 from tests.agents import wait_until
 from tests.unit.simulate.raw import CHAT, Raw, ask, events, texts
 
@@ -429,6 +430,23 @@ def test_without_a_drain_what_runs_is_cut() -> None:
         raw.to_the_end()
         assert raw.end == "rst"
         engine.close()
+
+
+def test_a_client_that_was_accepted_in_the_last_moment_is_dropped_too() -> None:
+    async def scene() -> tuple[int, bytes]:
+        loop = asyncio.get_running_loop()
+        engine = SimServer()
+        await engine.open()
+        (door,) = engine._doors
+        ours, theirs = socket.socketpair()
+        late = asyncio.create_task(loop.connect_accepted_socket(lambda: Connection(door, loop), theirs))
+        await engine.shut()
+        await late
+        ours.setblocking(False)
+        with ours:
+            return engine.seen.connections_total, await loop.sock_recv(ours, 1)
+
+    assert asyncio.run(scene()) == (1, b"")
 
 
 def test_a_port_that_is_taken_is_an_error_that_says_so(engine: SimServer) -> None:
