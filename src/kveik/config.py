@@ -157,6 +157,14 @@ class ConnectorSettings:
     batch_bytes: int = setting(
         32 << 20, "Bytes that one step of a load or save handles; steps overlap.", unit="bytes", minimum=1
     )
+    load_rest_s: float = setting(
+        0.002,
+        "How long the engine's scheduler rests between two looks while all that it has to do is wait for loads; a "
+        "request that comes then waits as long. 0: it looks a thousand times a second, on cores that loads may need.",
+        unit="s",
+        minimum=0.0,
+        maximum=0.1,
+    )
     funnel_requests: int = setting(
         512,
         "Requests of which each engine keeps what became of their hits, for kveik explain request; 0: none.",

@@ -76,6 +76,10 @@ class StoreError(KveikError):
     """A tier cannot be opened or used at all."""
 
 
+class ServerRefusedError(StoreError):
+    """A store's server answered with an error; the text is the server's own."""
+
+
 class ArenaError(StoreError):
     """The shared-memory arena cannot be created, opened or trusted."""
 

@@ -28,6 +28,7 @@ from kveik.connector.load_advice import EngineFacts, EngineLoad, Load, LoadAdvic
 from kveik.connector.load_choice import ALWAYS, Choice, Cut, refused_places
 from kveik.connector.metrics import StatsBox
 from kveik.connector.plan import BlockRef, Found, Shape
+from kveik.connector.resting import Rest
 from kveik.connector.sounding import sound
 from kveik.errors import AgentError
 from kveik.kv.groups import GroupKind
@@ -142,6 +143,7 @@ class SchedulerSide:
         settings: ConnectorSettings,
         stats: StatsBox,
         clock: Clock = SYSTEM_CLOCK,
+        rest: Rest | None = None,
     ) -> None:
         self._shape = shape
         self._ranks = list(ranks)
@@ -158,6 +160,10 @@ class SchedulerSide:
         self._patient = True
         self._loads: list[LoadJob] = []
         self._saves: list[SaveJob] = []
+        self._loading: set[str] = set()
+        self._rest = rest or Rest(0.0, 0)
+        #: How long the engine should rest before the step that was planned last.
+        self.rest_s = 0.0
         self._pinned: dict[int, HeldSave] = {}
         self._pinned_blocks = 0
         self._next_job = 0
@@ -382,6 +388,7 @@ class SchedulerSide:
         deadline_s = self._settings.load_deadline_s or self._advice.prefill.deadline_s(
             local_tokens, hit_tokens, self._settings.load_deadline_max_s, now_s
         )
+        self._loading.add(request.request_id)
         self._loads.append(LoadJob(request.request_id, self._namespace(request), refs, deadline_s, complete))
 
     def sources(self, request: Request, external_tokens: int) -> dict[int, int]:
@@ -410,6 +417,8 @@ class SchedulerSide:
         for request_id in output.finished_req_ids:
             self._requests.pop(request_id, None)
             self._not_begun.pop(request_id, None)
+        jobs = len(self._loads) + len(self._saves)
+        self.rest_s = self._rest.before_step(output.total_num_scheduled_tokens, jobs, len(self._loading))
         metadata = KveikMetadata(self._loads, self._saves)
         self._loads, self._saves = [], []
         return metadata
@@ -538,6 +547,7 @@ class SchedulerSide:
     def _loaded(
         self, request_id: str, failed: frozenset[tuple[int, bytes]], seconds: float, failures: Mapping[str, int]
     ) -> None:
+        self._loading.discard(request_id)
         state = self._requests.get(request_id)
         self._failed.add(failed, self._clock.monotonic())
         if state is None or state.load is None:

@@ -45,6 +45,7 @@ from kveik.connector.layout import BlockLayout, LayerCache, block_layout, group_
 from kveik.connector.load_advice import EngineFacts
 from kveik.connector.metrics import KveikPromMetrics, KveikStats, StatsBox
 from kveik.connector.plan import Shape
+from kveik.connector.resting import Rest
 from kveik.connector.scheduler import SchedulerSide
 from kveik.connector.worker import WorkerSide
 from kveik.errors import ConfigError, KveikError, LayoutRefusedError
@@ -106,7 +107,10 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
     def _scheduler_side(self, shape: Shape) -> SchedulerSide:
         parallel = self._vllm_config.parallel_config
         ranks = range(parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
-        return SchedulerSide(shape, ranks, self._settings, self._stats)
+        # Engines of a data-parallel group step together: one that rests would hold up the others.
+        rest_s = self._settings.load_rest_s if parallel.data_parallel_size == 1 else 0.0
+        rest = Rest(rest_s, steps_ahead=max(2, parallel.pipeline_parallel_size))
+        return SchedulerSide(shape, ranks, self._settings, self._stats, rest=rest)
 
     def _engine_facts(self) -> EngineFacts:
         """What loading and computing are judged by."""
@@ -310,7 +314,12 @@ class KveikConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """This step's jobs."""
-        return self._scheduler.plan_step(scheduler_output) if self._scheduler is not None else KveikMetadata()
+        if self._scheduler is None:
+            return KveikMetadata()
+        metadata = self._scheduler.plan_step(scheduler_output)
+        if self._scheduler.rest_s:
+            time.sleep(self._scheduler.rest_s)
+        return metadata
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         """A step came back."""

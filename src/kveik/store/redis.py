@@ -1,8 +1,8 @@
 """Redis or Valkey as a tier: one key a block, whole frames as values.
 
-A batch is one round trip: MGET, or a pipeline of SET NX (the first writer wins). The client library
-hands over values in memory of its own, so each costs one copy more than in other tiers; it is
-verified where it is copied to. No call leaves anything behind that could touch a buffer later.
+A batch is one round trip: MGET, whose values are received where they belong and verified there
+while the next ones come, or a pipeline of SET NX (the first writer wins). No call leaves anything
+behind that could touch a buffer later.
 """
 
 import json
@@ -17,7 +17,6 @@ from kveik.kv import frame
 from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import Namespace
 from kveik.store.base import MISS, BlockResult, Capabilities, Status, StoreStats, corrupt, failed, unsealed
-from kveik.store.copying import copy_bytes
 from kveik.store.key_text import KeyTexts
 from kveik.store.redis_answers import ServerFacts, reason_of
 from kveik.store.redis_link import RedisLink, RedisPipeline, connect
@@ -87,32 +86,31 @@ class RedisStore:
         return [answer == 1 for answer in self._execute(pipe, len(keys))]
 
     def get(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
-        """Read all values in one round trip, copy each into its buffer and verify it there."""
+        """Read all values in one round trip, each into its buffer, and verify it there."""
         refusal = self._refusal(deadline)
         if refusal is not None or not keys:
             return [refusal or MISS] * len(keys)
+        results: list[BlockResult] = []
         try:
-            values = self._client.mget([_TEXTS.of(key) for key in keys])
+            with self._link.reading([_TEXTS.of(key) for key in keys]) as values:
+                for key, buffer in zip(keys, buffers, strict=True):
+                    size = values.next_into(buffer)
+                    results.append(MISS if size is None else self._received(key, size, buffer))
         except self._link.errors as error:
-            return [self._failure(error)] * len(keys)
-        return [
-            MISS if value is None else self._received(key, value, buffer)
-            for key, value, buffer in zip(keys, values, buffers, strict=True)
-        ]
+            results += [self._failure(error)] * (len(keys) - len(results))
+        return results
 
-    def _received(self, key: BlockKey, value: bytes, buffer: memoryview) -> BlockResult:
-        if len(value) > len(buffer):
-            return failed("too_large", f"a value of {len(value)} bytes, buffer of {len(buffer)}")
-        target = buffer[: len(value)]
-        copy_bytes(target, memoryview(value))
+    def _received(self, key: BlockKey, size: int, buffer: memoryview) -> BlockResult:
+        if size > len(buffer):
+            return failed("too_large", f"a value of {size} bytes, buffer of {len(buffer)}")
         try:
-            header = frame.verify(target, key)
+            header = frame.verify(buffer[:size], key)
         except FrameError as error:
             return self._quarantine(key, corrupt(error))
-        if header.frame_bytes != len(value):
-            found = BlockResult(Status.CORRUPT, reason="truncated", detail=f"a value of {len(value)} bytes")
+        if header.frame_bytes != size:
+            found = BlockResult(Status.CORRUPT, reason="truncated", detail=f"a value of {size} bytes")
             return self._quarantine(key, found)
-        return BlockResult(Status.HIT, len(value))
+        return BlockResult(Status.HIT, size)
 
     def _quarantine(self, key: BlockKey, found: BlockResult) -> BlockResult:
         """Delete a wrong value, so that it can be stored anew; a miss if somebody else was faster."""

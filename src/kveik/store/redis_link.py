@@ -1,13 +1,16 @@
 """A connection pool to a Redis or Valkey server, from the settings: the one place that imports the client library."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from kveik.config_stores import RedisSettings
-from kveik.errors import ConfigError
+from kveik.errors import ConfigError, ServerRefusedError
+from kveik.store.redis_values import Values
 
 PACKAGE = "redis"
 #: Parts of a command up to this size are sent as one piece of memory, larger ones from where they lie.
@@ -38,8 +41,37 @@ class RedisPipeline(Protocol):
         ...
 
 
+class RedisConnection(Protocol):
+    """One connection of the pool, which is nobody else's meanwhile."""
+
+    #: No part of the library's interface, but there in all its versions: nothing else reads into given memory.
+    _sock: socket.socket
+
+    def send_command(self, *words: str) -> None:
+        """Send a command."""
+        ...
+
+    def disconnect(self) -> None:
+        """Close it; it connects again when it is used."""
+        ...
+
+
+class RedisPool(Protocol):
+    """The connections of a client."""
+
+    def get_connection(self) -> RedisConnection:
+        """One that is connected."""
+        ...
+
+    def release(self, connection: RedisConnection) -> None:
+        """Give it back."""
+        ...
+
+
 class RedisClient(Protocol):
     """What the tier uses of ``redis.Redis``."""
+
+    connection_pool: RedisPool
 
     def ping(self) -> Any:
         """Ask whether the server answers."""
@@ -51,10 +83,6 @@ class RedisClient(Protocol):
 
     def dbsize(self) -> int:
         """How many keys the database has."""
-        ...
-
-    def mget(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Values, None for what is not there."""
         ...
 
     def set(self, name: str, value: Any, *, px: int | None = None, nx: bool = False) -> Any:
@@ -86,6 +114,22 @@ class RedisLink:
     errors: tuple[type[Exception], ...]
     place: str
 
+    @contextmanager
+    def reading(self, names: Sequence[str]) -> Iterator[Values]:
+        """MGET: what comes back has to be read to its end within the block. Raises some of ``errors``."""
+        pool = self.client.connection_pool
+        connection = pool.get_connection()
+        try:
+            connection.send_command("MGET", *names)
+            yield Values(connection._sock, len(names))
+        except ServerRefusedError:
+            raise
+        except BaseException:
+            connection.disconnect()  # the rest of the answer would be taken for the next one
+            raise
+        finally:
+            pool.release(connection)
+
 
 def library() -> Any:
     """The client library. Raises :class:`ConfigError` that says what to install."""
@@ -109,6 +153,7 @@ def connect(settings: RedisSettings) -> RedisLink:
         socket_timeout=settings.connect_s,
         socket_connect_timeout=settings.connect_s,
         client_name="kveik",
+        protocol=2,  # nothing comes that was not asked for
         # Retries are the guard's, within its budget; the library's own would multiply every time-out.
         retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
     )
@@ -116,7 +161,8 @@ def connect(settings: RedisSettings) -> RedisLink:
     encode = client.get_encoder().encode
     packer = redis.connection.PythonRespSerializer(JOINED_BYTES, encode)
     client.connection_pool.connection_kwargs["command_packer"] = packer
-    return RedisLink(client, (redis.RedisError, OSError), f"{settings.address}, database {settings.database}")
+    errors = (redis.RedisError, OSError, ServerRefusedError)
+    return RedisLink(client, errors, f"{settings.address}, database {settings.database}")
 
 
 def _place(settings: RedisSettings) -> dict[str, Any]:
