@@ -81,7 +81,7 @@ class Engine:
                 stderr=subprocess.STDOUT,
                 pass_fds=[writer],
                 env={**os.environ, "VLLM_CPU_OMP_THREADS_BIND": core_of(core), **(environment or {})},
-                start_new_session=True,
+                process_group=0,
             )
         os.close(writer)
         self.running.add(self)

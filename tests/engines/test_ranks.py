@@ -9,10 +9,6 @@ from tests.engines.engine import Engine
 
 Tokens = Callable[[int, int], list[int]]
 
-# Two ranks wait for each other by turning on their cores. Beside another test's engine on two cores their steps take
-# seconds and their threads get no turn for up to a minute: they need the machine for themselves.
-pytestmark = pytest.mark.long
-
 
 @pytest.fixture(scope="module")
 def engine(start_engine: Callable[..., Engine], agent: Any) -> Engine:

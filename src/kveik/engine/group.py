@@ -1,7 +1,7 @@
 """Process groups as the kernel shows them: found again after a restart of who started them, and ended whole.
 
-A group has the id of the process that leads it. Members that moved into another group but kept the leader's session
-belong to it too. Linux only: this reads ``/proc``.
+A group has the id of the process that leads it. What its members started belongs to it too, also in groups of their
+own. Linux only: this reads ``/proc``.
 """
 
 import contextlib
@@ -50,12 +50,16 @@ def identity_of(pid: int) -> ProcessId | None:
 
 
 def living_members() -> dict[int, list[int]]:
-    """All processes that run, by group and, where it is another one, by session."""
+    """All processes that run, by their group and by the groups of those who started them."""
+    running = {pid: (int(fields[1]), int(fields[2])) for pid, fields in _all() if fields[0] not in _ENDED}
     found: dict[int, list[int]] = {}
-    for pid, fields in _all():
-        if fields[0] not in _ENDED:
-            for group in {int(fields[2]), int(fields[3])}:
-                found.setdefault(group, []).append(pid)
+    for pid in running:
+        groups, at = set(), pid
+        while at in running:
+            at, group = running[at]
+            groups.add(group)
+        for group in groups:
+            found.setdefault(group, []).append(pid)
     return found
 
 
@@ -71,9 +75,10 @@ def signal_group(group: int, number: signal.Signals) -> None:
 
 
 def kill_group(group: int) -> None:
-    """SIGKILL for a group, and for those of its session that left it."""
+    """SIGKILL for a group, and for what its members started in other groups."""
+    members = living_members_of(group)  # once their parents are gone nothing shows whose they were
     signal_group(group, signal.SIGKILL)
-    for pid in living_members_of(group):
+    for pid in members:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -13,7 +13,7 @@ from kveik.engine.group import ProcessId, identity_of, kill_group, living_member
 from tests.agents import wait_until
 
 SLEEP = "import time; time.sleep(600)"
-#: Starts a child that leaves the group but not the session, prints its number and sleeps.
+#: Starts a child in a group of its own, prints its number and sleeps.
 LEAVER = f"""
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], process_group=0)
@@ -22,8 +22,13 @@ time.sleep(600)
 """
 
 
-def start(code: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE)
+def start(code: str, *, session: bool = False) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        start_new_session=session,
+        process_group=None if session else 0,
+        stdout=subprocess.PIPE,
+    )
 
 
 @pytest.fixture
@@ -66,8 +71,9 @@ def test_another_process_with_its_number_is_not_it() -> None:
         assert other.replaced
 
 
-def test_members_that_left_the_group_but_not_the_session_are_found_and_killed() -> None:
-    leader = start(LEAVER)
+@pytest.mark.parametrize("session", [True, False])
+def test_what_a_member_started_in_another_group_is_found_and_killed(session: bool) -> None:
+    leader = start(LEAVER, session=session)
     assert leader.stdout is not None
     child = int(leader.stdout.readline())
     assert sorted(living_members_of(leader.pid)) == sorted([leader.pid, child])

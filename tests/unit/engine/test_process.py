@@ -290,6 +290,7 @@ def test_a_server_without_a_tether_leads_its_group_itself_and_goes_on_without_us
     group = int(done.stdout)
     assert alive(group)
     assert os.getpgid(group) == group
+    assert os.getsid(group) == os.getsid(0), "a session of its own would be scheduled apart"
     os.killpg(group, signal.SIGKILL)
 
 
