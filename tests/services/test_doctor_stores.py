@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kveik.config import StoreSettings
-from kveik.doctor.check import Outcome, Verdict
+from kveik.doctor.check import Outcome, Point
 from kveik.doctor.fleet_described import DescribedFleet
 from kveik.doctor.store_check import check_stores
 from tests.tier_servers import running_tier_server
@@ -16,8 +16,10 @@ from tests.unit.doctor.paper_fleet import context_of
 ADDRESS = {"mooncake": "master", "yuanrong": "worker", "redis": "address"}
 
 
-def checked(stores: StoreSettings) -> Verdict:
-    return check_stores(context_of(described=DescribedFleet("the test", stores=stores)))
+def told(kind: str, stores: StoreSettings) -> Point:
+    verdict = check_stores(context_of(described=DescribedFleet("the test", stores=stores)))
+    (point,) = (point for point in verdict.points if point.about == f"the {kind} store")
+    return point
 
 
 def elsewhere(kind: str, stores: StoreSettings, address: str) -> StoreSettings:
@@ -27,17 +29,16 @@ def elsewhere(kind: str, stores: StoreSettings, address: str) -> StoreSettings:
 @pytest.mark.parametrize("kind", sorted(ADDRESS))
 def test_a_store_is_well_until_it_is_looked_for_elsewhere_or_killed(kind: str) -> None:
     with running_tier_server(kind) as server:
-        (point,) = (point for point in checked(server.stores).points if point.about == f"the {kind} store")
+        point = told(kind, server.stores)
         assert (point.outcome, "put, read back, compared" in point.told) == (Outcome.WELL, True), point
 
         with socket.create_server(("127.0.0.1", 0)) as stranger:
             address = f"127.0.0.1:{stranger.getsockname()[1]}"
-            verdict = checked(elsewhere(kind, server.stores, address))
-        (point,) = (point for point in verdict.points if point.about == f"the {kind} store")
+            point = told(kind, elsewhere(kind, server.stores, address))
         assert (point.outcome, "could not be joined" in point.told) == (Outcome.WRONG, True), point
 
         server.kill()
-        (point,) = (point for point in checked(server.stores).points if point.about == f"the {kind} store")
+        point = told(kind, server.stores)
         assert point.outcome is Outcome.WRONG, point
         assert any(words in point.told for words in ("nobody answers", "could not be joined")), point
         assert point.remedy

@@ -83,11 +83,10 @@ class _Door:
     def end(self) -> None:
         """Drop what is busy, and whoever was accepted but is not yet here: it would call a loop that is closed."""
         self._ended = True
+        self.drain()
         for connection in list(self.connections):
             if connection.busy:
                 connection.reset()
-            else:
-                connection.close()
 
     def sweep(self, now_s: float) -> None:
         """Close the connections that have been idle for too long."""
