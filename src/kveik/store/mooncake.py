@@ -7,7 +7,7 @@ translated in :mod:`~kveik.store.mooncake_codes`; what joins this node to the st
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -37,6 +37,8 @@ from kveik.store.mooncake_seen import SeenKeys
 CAPABILITIES = Capabilities(durable=False, shared=True, bounded=False, batch_keys=32)
 #: Keys of one portion of a list.
 _PORTION_KEYS = 1000
+#: How often a frame that came wrong is read again before it is said to be wrong: each look may meet a removal.
+_LOOKS_AGAIN = 2
 
 #: The result of a key whose bytes have moved: of its index, its spot and the library's number.
 _Moved = Callable[[int, Spot, int], BlockResult]
@@ -98,28 +100,39 @@ class MooncakeStore:
         return [code == 1 for code in codes] if codes is not None else [False] * len(keys)
 
     def get(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
-        """Read each frame into its buffer and verify it; a wrong one is removed, so that it can be stored anew."""
+        """Read each frame into its buffer and verify it; a wrong one is removed, so that it can be stored anew.
+
+        Memory of a block that somebody removes while it is read may hold another block before the read has ended: what
+        came wrong says something about the store only if it comes wrong again.
+        """
         if refusal := self._refusal(deadline):
             return [refusal] * len(keys)
+        results = self._look(keys, buffers, range(len(keys)), deadline)
+        wrong = _wrong(results)
+        for _ in range(_LOOKS_AGAIN):
+            if not wrong or deadline.passed:
+                break
+            results |= self._look(keys, buffers, wrong, deadline)
+            wrong = _wrong(results)
+        if wrong:
+            self._remove([keys[index] for index in wrong], deadline)
+        return [results[index] for index in range(len(keys))]
+
+    def _look(
+        self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], indexes: Iterable[int], deadline: Deadline
+    ) -> dict[int, BlockResult]:
         results: dict[int, BlockResult] = {}
         spots: dict[int, Spot] = {}
-        for index, buffer in enumerate(buffers):
-            spot = self._link.spot(buffer)
+        for index in indexes:
+            spot = self._link.spot(buffers[index])
             if isinstance(spot, BlockResult):
                 results[index] = spot
             else:
                 spots[index] = spot
-        results |= self._transfer("get", keys, spots, deadline, partial(self._got, keys, buffers, deadline))
-        return [results[index] for index in range(len(keys))]
+        return results | self._transfer("get", keys, spots, deadline, partial(self._got, keys, buffers))
 
     def _got(
-        self,
-        keys: Sequence[BlockKey],
-        buffers: Sequence[memoryview],
-        deadline: Deadline,
-        index: int,
-        spot: Spot,
-        size: int,
+        self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], index: int, spot: Spot, size: int
     ) -> BlockResult:
         """The result of a key of which ``size`` bytes arrived."""
         key = keys[index]
@@ -128,7 +141,6 @@ class MooncakeStore:
             if header.frame_bytes != size:
                 raise FrameCorruptError(f"{size} bytes are stored, the header says {header.frame_bytes}")
         except FrameError as error:
-            self._remove([key], deadline)
             return corrupt(error)
         if spot.piece is not None:
             buffers[index][:size] = spot.view[:size]
@@ -309,6 +321,10 @@ class MooncakeStore:
         if call.codes is None:
             return None, failed("closed" if self._closed else "unavailable", self._link.why_not)
         return call.codes, MISS
+
+
+def _wrong(results: Mapping[int, BlockResult]) -> list[int]:
+    return [index for index, result in results.items() if result.status is Status.CORRUPT]
 
 
 def _touching(call: Call | None) -> Callable[[], bool]:

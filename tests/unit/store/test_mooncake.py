@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from kveik.store import mooncake_client
 from kveik.store.apart import SharedMemory
 from kveik.store.base import OPENING, READY, BlockResult, Status
 from kveik.store.mooncake import MooncakeStore
+from kveik.store.mooncake_client import Call
 from kveik.store.mooncake_link import MooncakeLink, Spot, check_settings
 from tests.agents import wait_until
 from tests.blocks import Block, make_block
@@ -210,6 +211,36 @@ def test_a_block_that_was_read_wrong_is_removed(store: MooncakeStore) -> None:
 
     assert get(store, block).status is Status.CORRUPT
     assert store.lookup([block.key], soon()) == [False]
+
+
+class Reused(MooncakeLink):
+    """Memory of what is read holds another block during the first look, as if it had just been removed."""
+
+    instead = ""
+
+    def move(self, op: str, names: Sequence[str], spots: Sequence[Spot]) -> Call | None:
+        """As the store does it, but once with the other name."""
+        if op == "get" and self.instead:
+            names, self.instead = [self.instead], ""
+        return super().move(op, names, spots)
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_block_that_was_removed_while_it_was_read_is_no_wrong_one(arena: Arena, double: Double, stays: bool) -> None:
+    link = Reused(SETTINGS, arena.shared, wait_s=PATIENCE_S, hang_s=PATIENCE_S)
+    try:
+        store = MooncakeStore(link)
+        block, other = make_block(1), make_block(2)
+        put(store, other, *([block] if stays else []))
+        link.instead = f"kveik-{other.key.text}"
+
+        result = get(store, block)
+
+        assert not link.instead, "the first look met the other block"
+        assert result.status is (Status.HIT if stays else Status.MISS)
+        assert store.lookup([other.key, block.key], soon()) == [True, stays]
+    finally:
+        link.close()
 
 
 def test_a_frame_of_another_length_than_its_header_says_is_corrupt(store: MooncakeStore, link: MooncakeLink) -> None:
