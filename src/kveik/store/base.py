@@ -19,6 +19,7 @@ from kveik.clock import Deadline
 from kveik.errors import FrameError, FrameForeignError
 from kveik.kv.keys import BlockKey
 from kveik.kv.namespace import Namespace
+from kveik.store.batching import BATCH_BYTES
 
 
 class Status(Enum):
@@ -106,6 +107,7 @@ class Capabilities:
     shared: bool  # other nodes can see the same blocks
     bounded: bool  # has a size limit and evicts by itself
     batch_keys: int = 1  # keys that are best moved by one call: more than 1 where a call is a round trip
+    batch_bytes: int = BATCH_BYTES  # and bytes, so that a call's duration stays far below what counts as hung
 
 
 #: States of a tier: usable, waiting for its medium, or given up for now.

@@ -159,7 +159,8 @@ class GuardedStore(StoreWrapper):
             return lambda: refused
         sizes = [len(buffer) for buffer, _ in zip(buffers, keys, strict=True)]
         begun = []
-        for part in batches(sizes, self.capabilities.batch_keys, threads.limit):
+        can = self.capabilities
+        for part in batches(sizes, can.batch_keys, threads.limit, can.batch_bytes):
             span = slice(part.start, part.stop)
             job = threads.submit(partial(self._move, direction, keys[span], buffers[span], deadline))
             begun.append(_Batch(part, job))

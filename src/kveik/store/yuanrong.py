@@ -12,18 +12,23 @@ those that are sound; so it is made again in halves, once.
 
 from collections.abc import Sequence
 
-from kveik.clock import Deadline
+from kveik.clock import SYSTEM_CLOCK, Clock, Deadline
 from kveik.errors import FrameCorruptError, FrameError
 from kveik.kv import frame
 from kveik.kv.keys import BlockKey
 from kveik.store.base import MISS, BlockResult, Capabilities, Status, StoreStats, corrupt, failed, unsealed
+from kveik.store.batching import take
 from kveik.store.copying import copy_and_digest, copy_bytes
 from kveik.store.key_text import KeyTexts
 from kveik.store.yuanrong_client import EXIST_KEYS_MAX, KvClient, ReadOnlyBuffer, YuanrongOptions, connected
 from kveik.store.yuanrong_errors import Meaning, trouble_of
 
-#: Most bytes asked for by one call, so that it fits into the library's time-out also where networks are slow.
+#: Bytes asked for by one call, so that it fits into the library's time-out also where networks are slow.
 CALL_BYTES = 32 << 20
+#: Bytes of one call where calls are quick: each costs some milliseconds, as much as the copy of ten megabytes.
+CALL_BYTES_MAX = 128 << 20
+#: A full call that took no longer may be twice as large. Far below the library's time-out.
+QUICK_S = 0.1
 
 _Found = ReadOnlyBuffer | BlockResult | None
 
@@ -31,11 +36,15 @@ _Found = ReadOnlyBuffer | BlockResult | None
 class YuanrongStore:
     """Blocks behind ``client``, under keys that begin with the options' prefix."""
 
-    def __init__(self, client: KvClient, options: YuanrongOptions, *, name: str = "yuanrong") -> None:
+    def __init__(
+        self, client: KvClient, options: YuanrongOptions, *, name: str = "yuanrong", clock: Clock = SYSTEM_CLOCK
+    ) -> None:
         self._client = client
         self._options = options
         self._texts = KeyTexts(options.prefix)
         self._name = name
+        self._clock = clock
+        self._call_bytes = CALL_BYTES
         self._closed = False
 
     def __repr__(self) -> str:
@@ -69,7 +78,10 @@ class YuanrongStore:
         if refusal is not None or not keys:
             return [refusal or MISS] * len(keys)
         results: list[BlockResult] = []
-        for start, end in portions([len(buffer) for buffer in buffers], CALL_BYTES):
+        sizes = [len(buffer) for buffer in buffers]
+        while len(results) < len(keys):
+            start = len(results)
+            end = start + take(sizes[start:], len(keys), self._call_bytes)
             results += self._copied(keys[start:end], buffers[start:end], deadline)
         bad = [key for key, result in zip(keys, results, strict=True) if result.status is Status.CORRUPT]
         if bad:
@@ -79,7 +91,14 @@ class YuanrongStore:
     def _copied(self, keys: Sequence[BlockKey], buffers: Sequence[memoryview], deadline: Deadline) -> list[BlockResult]:
         if deadline.passed:
             return [failed("timeout")] * len(keys)
+        begun_s = self._clock.monotonic()
         found = self._find(self._names(keys), deadline)
+        self._call_bytes = next_call_bytes(
+            self._call_bytes,
+            sum(len(buffer) for buffer in buffers),
+            self._clock.monotonic() - begun_s,
+            failed=any(isinstance(value, BlockResult) for value in found),
+        )
         results = []
         for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True)):
             value, found[index] = found[index], None  # given back as soon as it is copied
@@ -171,18 +190,12 @@ def open_yuanrong(**options: str | float | bool) -> YuanrongStore:
     return YuanrongStore(connected(told), told)
 
 
-def portions(sizes: Sequence[int], limit: int) -> list[tuple[int, int]]:
-    """Consecutive ranges of at most ``limit`` together, or of one that is larger."""
-    ranges: list[tuple[int, int]] = []
-    room = 0
-    for index, size in enumerate(sizes):
-        if ranges and size <= room:
-            ranges[-1] = (ranges[-1][0], index + 1)
-            room -= size
-        else:
-            ranges.append((index, index + 1))
-            room = limit - size
-    return ranges
+def next_call_bytes(now: int, asked: int, took_s: float, *, failed: bool) -> int:
+    """How many bytes the next call may ask for, after one for ``asked`` of at most ``now``."""
+    if failed:
+        return CALL_BYTES
+    quick_and_full = took_s <= QUICK_S and asked > now // 2
+    return min(2 * now, CALL_BYTES_MAX) if quick_and_full else now if took_s <= QUICK_S else max(now // 2, CALL_BYTES)
 
 
 def _taken(key: BlockKey, value: _Found, buffer: memoryview, deadline: Deadline) -> BlockResult:

@@ -21,8 +21,10 @@ from kveik.store.yuanrong_errors import trouble_of
 PACKAGE = "openyuanrong-datasystem"
 #: Most keys of one call of ``exist`` (documented); of others, 2000.
 EXIST_KEYS_MAX = 10_000
-#: Keys that are best moved by one call (measured: docs/yuanrong.md).
+#: Keys and bytes that are best moved by one call (measured: docs/yuanrong.md). How many bytes the worker is asked
+#: for at once, the store finds out (see :func:`~kveik.store.yuanrong.next_call_bytes`).
 BATCH_KEYS = 32
+BATCH_BYTES = 128 << 20
 
 #: What the library reads at its import, unless it is set: errors only (it warns of each miss), three files of 20 MB.
 _ENVIRONMENT = {
@@ -96,7 +98,7 @@ class YuanrongOptions:
     @property
     def capabilities(self) -> Capabilities:
         """Other nodes see the blocks; a worker's end is the end of its blocks. What limits them is the worker's."""
-        return Capabilities(durable=False, shared=True, bounded=False, batch_keys=BATCH_KEYS)
+        return Capabilities(durable=False, shared=True, bounded=False, batch_keys=BATCH_KEYS, batch_bytes=BATCH_BYTES)
 
 
 def require_package() -> Path:

@@ -20,7 +20,13 @@ def test_every_thread_gets_a_batch_before_any_gets_a_large_one() -> None:
 
 
 def test_no_batch_has_more_keys_than_the_store_likes() -> None:
-    assert counts(batches([10] * 40, batch_keys=16, threads=2)) == [16, 16, 8]
+    assert counts(batches([10] * 40, batch_keys=16, threads=1)) == [16, 16, 8]
+
+
+def test_all_threads_get_equally_much() -> None:
+    assert counts(batches([10] * 40, batch_keys=16, threads=2)) == [10, 10, 10, 10]
+    assert counts(batches([30] * 54, batch_keys=32, threads=2, batch_bytes=330)) == [9] * 6
+    assert counts(batches([10] * 40, batch_keys=1, threads=3)) == [1] * 40
 
 
 def test_no_batch_has_more_bytes_than_a_call_should_move() -> None:

@@ -384,7 +384,7 @@ def test_a_store_that_likes_batches_gets_them_and_every_key_has_its_own_result()
 
     assert [result.status for result in results] == [Status.HIT, Status.MISS] * 5 + [Status.HIT]
     assert all(block.is_in(buffers[number]) for number, block in enumerate(blocks) if block in there)
-    assert store.sizes("get") == [3, 4, 4]
+    assert store.sizes("get") == [2, 3, 3, 3]
     assert store.sizes("put") == [2, 4]
     guarded.close()
 

@@ -10,7 +10,7 @@ from kveik.config import YuanrongSettings
 from kveik.errors import ConfigError
 from kveik.kv.keys import BlockKey
 from kveik.store.base import MISS, BlockResult, Status
-from kveik.store.yuanrong import CALL_BYTES, YuanrongStore, portions
+from kveik.store.yuanrong import CALL_BYTES, CALL_BYTES_MAX, YuanrongStore, next_call_bytes
 from kveik.store.yuanrong_client import YuanrongOptions
 from tests.blocks import Block, make_block
 
@@ -123,19 +123,18 @@ def test_keys_are_asked_for_in_one_call(store: YuanrongStore, client: ScriptedCl
 
 
 @pytest.mark.parametrize(
-    ("sizes", "ranges"),
+    ("now", "asked", "took_s", "failed", "then"),
     [
-        ([], []),
-        ([4, 4, 2], [(0, 3)]),
-        ([4, 4, 4], [(0, 2), (2, 3)]),
-        ([25, 1, 25, 25], [(0, 1), (1, 2), (2, 3), (3, 4)]),
-        ([1] * 25, [(0, 10), (10, 20), (20, 25)]),
+        (CALL_BYTES, CALL_BYTES - 5, 0.01, False, 2 * CALL_BYTES),
+        (CALL_BYTES, CALL_BYTES // 8, 0.001, False, CALL_BYTES),  # says nothing about a full one
+        (CALL_BYTES_MAX, CALL_BYTES_MAX, 0.05, False, CALL_BYTES_MAX),
+        (4 * CALL_BYTES, 3 * CALL_BYTES, 0.5, False, 2 * CALL_BYTES),
+        (CALL_BYTES, CALL_BYTES, 1.9, False, CALL_BYTES),
+        (4 * CALL_BYTES, CALL_BYTES, 0.01, True, CALL_BYTES),
     ],
 )
-def test_a_call_asks_for_no_more_bytes_than_agreed_but_for_one_block_at_least(
-    sizes: list[int], ranges: list[tuple[int, int]]
-) -> None:
-    assert portions(sizes, 10) == ranges
+def test_calls_grow_while_they_are_quick(now: int, asked: int, took_s: float, failed: bool, then: int) -> None:
+    assert next_call_bytes(now, asked, took_s, failed=failed) == then
 
 
 def test_large_blocks_are_asked_for_in_several_calls(store: YuanrongStore, client: ScriptedClient) -> None:
