@@ -153,4 +153,8 @@ class WatchdogSettings:
     report_period_s: float = setting(
         2.0, "How often the routers are told how the node is.", unit="s", minimum=0.1, maximum=60.0
     )
+    checks_period_s: float = setting(
+        600.0, "How often the doctor's checks of the machine are made for the fleet's other nodes to see; 0: never.",
+        unit="s", minimum=0.0, maximum=WAIT_MAX_S,
+    )  # fmt: skip
     evidence_max: int = setting(20, "Bundles of evidence that are kept; the oldest go.", unit="bundles", minimum=1)

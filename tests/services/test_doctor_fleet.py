@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 from kveik.config import SimEngineSettings
+from kveik.engine.client import EngineClient
+from kveik.engine.metrics import Metric
 from kveik.engine.process import free_port
+from kveik.fleet.client import FleetClient
+from kveik.fleet.report import ChecksReport
 from tests.agents import wait_until
 from tests.etcd import running_etcd
 from tests.fleets import SimFleet
@@ -74,6 +78,35 @@ def test_engines_are_found_through_the_router_alone(fleet: SimFleet, capsys: pyt
     assert "block hashes of simulated" in told(answers["hashes"], "well")
     assert "engine-1: " not in str(told(answers["answers"]))
     assert answers["hashes"]["evidence"][-1] == "KV events of 2 engines about one prompt"
+
+
+def test_checks_of_the_machine_ask_no_engine_and_the_watchdog_makes_them_too(fleet: SimFleet) -> None:
+    def counted(*metrics: Metric) -> list[float]:
+        clients = [EngineClient(f"http://127.0.0.1:{port}") for port in fleet.engine_ports[:2]]
+        return [client.metrics().total(metric) for client in clients for metric in metrics]
+
+    def served() -> list[float]:
+        return counted(Metric.PROMPT_TOKENS)
+
+    def idle() -> bool:
+        return not any(counted(Metric.RUNNING, Metric.WAITING))
+
+    def seen() -> ChecksReport | None:
+        (node,) = FleetClient(fleet.url).status().nodes
+        return node.own_checks
+
+    with stopped(fleet.pids()["watchdog"]):  # its probes are requests
+        wait_until(idle, "requests under way have ended", 60)
+        before = served()
+        answers = looked(fleet, "--machine", code=0)
+        assert served() == before
+    assert {"memory", "huge-pages", "devices", "ports", "addresses", "options", "environment", "versions"} == set(
+        answers
+    )
+    wait_until(lambda: seen() is not None, "the watchdog has looked", 90)
+    assert (checks := seen())
+    assert (checks.checks, checks.trouble) == (len(answers), "")
+    assert [fault for fault in checks.faults if fault.outcome == "wrong" and fault.check != "versions"] == []
 
 
 def test_an_engine_that_stands_still_is_wrong_and_named(fleet: SimFleet) -> None:

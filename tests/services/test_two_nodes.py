@@ -50,6 +50,7 @@ class TwoNodes:
             "[watchdog]\nprobe_period_s = 0.5\nrestart_grace_s = 0\nrestart_pause_s = 0\ngood_probes = 1\n"
             f"{nodes}"
             '[[launch]]\nname = "e0"\nnode = "n0"\n[[launch]]\nname = "e1"\nnode = "n1"\n'
+            'environment = "VLLM_LOGING_LEVEL=INFO"\n'
             '[[launch]]\nname = "g"\nnode = "n0"\ndata_parallel = 2\n'
             '[[launch]]\nname = "g-1"\nnode = "n1"\nhead = "g"\n'
         )
@@ -162,6 +163,25 @@ def test_both_agents_find_in_the_shared_tier_what_the_other_put_there_as_routers
         assert doctor.returncode == 0, told
         assert "each of" in told or "well: filesystem tier" in told
         assert "unknown" not in told
+
+
+def test_what_the_checks_of_a_machine_find_there_is_told_on_the_other_node(fleet: TwoNodes) -> None:
+    def looked(node: str) -> bool:
+        nodes = FleetClient(fleet.url(node)).status().nodes
+        return len(nodes) == 2 and all(one.own_checks is not None for one in nodes)
+
+    def told(node: str) -> dict[str, str]:
+        doctor = fleet.kveik("doctor", node, "nodes", "--json")
+        (answer,) = json.loads(doctor.communicate(timeout=PATIENCE_S)[0])
+        return {point["about"]: point["told"] for point in answer["points"] if "(environment)" in point["about"]}
+
+    for node in ADDRESSES:
+        wait_until(lambda: looked(node), f"{node}: both machines were looked at", PATIENCE_S)  # noqa: B023
+    ((about, words),) = told("n0").items()
+    assert about.endswith("on node n1 (environment)")
+    assert "VLLM_LOGING_LEVEL" in about + words
+    assert "VLLM_LOGGING_LEVEL" in about + words
+    assert told("n1") == {}, "a node that has to do with its own machine alone is told by its own checks"
 
 
 def test_a_head_that_dies_has_its_ranks_on_both_nodes_restarted_once(fleet: TwoNodes) -> None:

@@ -22,6 +22,7 @@ EPILOG = """\
   kveik doctor                                    all checks, of the fleet in kveik.toml if that is here
   kveik doctor --list                             which there are
   kveik doctor --config kveik.toml --node n1      a fleet, before its start or while it runs
+  kveik doctor --config kveik.toml --machine      of these checks those of this machine; watchdogs make them, too
   kveik doctor hashes --engine URL --engine URL   engines of which only the addresses are known
   kveik doctor etcd --config A --config B         files of several nodes: this node's first
   kveik doctor pairs --config A --node n1 --hold 60   on each node at once: do they share the stores, before agents run?
@@ -54,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("check", nargs="*", metavar="CHECK", help="which checks (all)")
     parser.add_argument("--group", default="", metavar="GROUP", help="only the checks of a group")
     parser.add_argument("--list", action="store_true", help="say which checks there are, and end")
+    parser.add_argument(
+        "--machine", action="store_true", help="only what looks at this machine, and asks no engine or router"
+    )
     parser.add_argument("--json", action="store_true", help="print the answers as one JSON list")
     fleet = parser.add_argument_group("the fleet")
     fleet.add_argument(
@@ -91,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"kveik doctor: the package `{error.name}` is missing: pip install 'kveik[doctor]'", file=sys.stderr)
         return NOT_DONE
     try:
-        checks = chosen_checks(args.check, args.group, ALL_CHECKS)
+        checks = chosen_checks(args.check, args.group, ALL_CHECKS, machine=args.machine)
         if args.list:
             return _list(checks)
         fleet = _fleet(args)
@@ -165,7 +169,7 @@ def _fleet(args: argparse.Namespace) -> "Fleet | None":
     token_file = args.token_file or described.router.admission_token_file
     read_token(token_file, os.environ)  # said now if it cannot be read
     key = os.environ.get(ENGINE_KEY_VARIABLE, "")
-    return Fleet(described, api_key=key, token=lambda: read_token(token_file, os.environ))
+    return Fleet(described, api_key=key, token=lambda: read_token(token_file, os.environ), asks=not args.machine)
 
 
 def _context(args: argparse.Namespace, fleet: "Fleet | None") -> "Context":

@@ -230,6 +230,14 @@ def _roll_command(setup: Setup) -> tuple[str, ...]:
     return (*command, "--node", setup.node) if setup.spec.settings.node else command
 
 
+def _checks_command(setup: Setup) -> tuple[str, ...]:
+    """Makes the doctor's checks of this machine."""
+    if setup.config is None:
+        return ()
+    command = (sys.executable, "-m", "kveik.cli.main", "doctor", "--machine", "--json", "--config", str(setup.config))
+    return (*command, "--node", setup.node) if setup.spec.settings.node else command
+
+
 def group_follower(setup: Setup, control: ControlClient) -> GroupFollower | None:
     """Who restarts this node's ranks of groups that other nodes belong to, together with those; None if there are none.
 
@@ -287,5 +295,6 @@ def _open(
         evidence=EvidenceFolder(setup.folder.evidence, bundles_max=setup.settings.evidence_max),
         events=events,
         references=References(setup.folder.root / "answers.json"),
+        own_checks=_checks_command(setup),
     )
     return watchdog, state, webhook

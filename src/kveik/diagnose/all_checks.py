@@ -26,6 +26,7 @@ ALL_CHECKS: Sequence[Check] = (
         check_ports,
         60.0,
         needs_fleet=True,
+        of_machine=True,
     ),
     Check(
         "devices",
@@ -34,6 +35,7 @@ ALL_CHECKS: Sequence[Check] = (
         check_devices,
         60.0,
         needs_fleet=True,
+        of_machine=True,
     ),
     Check(
         "options",
@@ -42,6 +44,7 @@ ALL_CHECKS: Sequence[Check] = (
         check_options,
         300.0,
         needs_fleet=True,
+        of_machine=True,
     ),
     Check(
         "prefixes",

@@ -70,7 +70,8 @@ class Context:
 class Check:
     """One question of the doctor. ``run`` raises :class:`kveik.errors.KveikError` if it cannot be answered.
 
-    ``needs_fleet``: it says something of a fleet only, so it is left out where none is named.
+    ``needs_fleet``: it says something of a fleet only, so it is left out where none is named. ``of_machine``: it looks
+    at this machine alone, asks nobody else, and writes nothing.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Check:
     run: Callable[[Context], Verdict]
     limit_s: float
     needs_fleet: bool = False
+    of_machine: bool = False
 
 
 def fleet_of(context: Context) -> Fleet:

@@ -17,6 +17,7 @@ from kveik.doctor.fleet_hash_check import check_hashes
 from kveik.doctor.fleet_memory import check_huge_pages, check_memory
 from kveik.doctor.fleet_rendering import check_rendering
 from kveik.doctor.mount_check import check_mount
+from kveik.doctor.nodes_check import check_nodes
 from kveik.doctor.store_check import check_stores
 from kveik.doctor.store_pairs_check import check_pairs
 from kveik.doctor.versions_check import check_versions
@@ -28,8 +29,10 @@ _FLEET_S = 120.0
 _MOUNT_S = 90.0
 
 
-def _of_fleet(name: str, group: str, question: str, run: Callable[[Context], Verdict]) -> Check:
-    return Check(name, group, question, run, _FLEET_S, needs_fleet=True)
+def _of_fleet(
+    name: str, group: str, question: str, run: Callable[[Context], Verdict], *, of_machine: bool = False
+) -> Check:
+    return Check(name, group, question, run, _FLEET_S, needs_fleet=True, of_machine=of_machine)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -39,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
         "do the installed versions go together, and are their files as they were delivered?",
         check_versions,
         120.0,
+        of_machine=True,
     ),
     Check(
         "environment",
@@ -46,6 +50,7 @@ CHECKS: tuple[Check, ...] = (
         "do the variables that are set have values that are taken, and does anything read them?",
         check_environment,
         120.0,
+        of_machine=True,
     ),
     _of_fleet("answers", "engines", "does everybody answer, and get requests?", check_answers),
     _of_fleet(
@@ -61,22 +66,48 @@ CHECKS: tuple[Check, ...] = (
     _of_fleet("clocks", "network", "do the clocks of all machines agree?", check_clocks),
     _of_fleet("etcd", "network", "is there one etcd for all, and is it healthy?", check_etcd),
     _of_fleet(
-        "addresses", "network", "can others reach what is configured, and is it this machine's?", check_addresses
+        "addresses",
+        "network",
+        "can others reach what is configured, and is it this machine's?",
+        check_addresses,
+        of_machine=True,
     ),
     _of_fleet("stores", "stores", "does each store keep blocks and serve them to this machine?", check_stores),
     _of_fleet("pairs", "stores", "does each node find in shared tiers what the others put there?", check_pairs),
     Check("mount", "stores", "can the folder of the cache be shared, and is it fit for it?", check_mount, _MOUNT_S),
-    _of_fleet("memory", "machine", "does what is asked of memory fit into this machine and its limits?", check_memory),
-    _of_fleet("huge-pages", "machine", "are there reserved huge pages for those who ask for them?", check_huge_pages),
+    _of_fleet(
+        "memory",
+        "machine",
+        "does what is asked of memory fit into this machine and its limits?",
+        check_memory,
+        of_machine=True,
+    ),
+    _of_fleet(
+        "huge-pages",
+        "machine",
+        "are there reserved huge pages for those who ask for them?",
+        check_huge_pages,
+        of_machine=True,
+    ),
+    _of_fleet("nodes", "machine", "what do these checks say on the other nodes' machines?", check_nodes),
 )
 
 
-def chosen_checks(names: Sequence[str], group: str = "", checks: Sequence[Check] = CHECKS) -> list[Check]:
-    """Those of the names, or of a group, or all. Raises :class:`ConfigError` for what is not there."""
+def chosen_checks(
+    names: Sequence[str], group: str = "", checks: Sequence[Check] = CHECKS, *, machine: bool = False
+) -> list[Check]:
+    """Those of the names, or of a group, or all; with ``machine`` of these those that look at this machine alone.
+
+    Raises :class:`ConfigError` for what is not there.
+    """
     known = {check.name: check for check in checks}
     groups = sorted({check.group for check in checks})
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"there is no check {unknown[0]!r}, expected some of {', '.join(known)}")
     if group and group not in groups:
         raise ConfigError(f"there is no group {group!r}, expected one of {', '.join(groups)}")
-    return [check for check in checks if (not names or check.name in names) and group in {"", check.group}]
+    return [
+        check
+        for check in checks
+        if (not names or check.name in names) and group in {"", check.group} and (check.of_machine or not machine)
+    ]

@@ -130,10 +130,14 @@ class FleetView:
 class Fleet:
     """What is described, and what is there: :meth:`view`. ``api_key`` is for engines; ``token``, for routers, is asked.
 
-    Thread-safe: checks that were left behind may still read.
+    ``asks``: false to look at this machine's processes only, and ask nobody. Thread-safe: checks that were left behind
+    may still read.
     """
 
-    def __init__(self, described: DescribedFleet, *, api_key: str = "", token: Callable[[], str] = str) -> None:
+    def __init__(
+        self, described: DescribedFleet, *, api_key: str = "", token: Callable[[], str] = str, asks: bool = True
+    ) -> None:
+        self._asks = asks
         self.described = described
         self._api_key = api_key
         self._token = token
@@ -162,9 +166,11 @@ class Fleet:
 
     def _read(self) -> FleetView:
         described = self.described
+        listening = listeners()
+        if not self._asks:
+            return FleetView(tuple(_process_of(engine, listening) for engine in described.here), (), None)
         routers = together(self._router, described.routers)
         known = _merged(described.engines, routers)
-        listening = listeners()
         seen = together(lambda engine: self._engine(engine, listening), known)
         agent = _agent(described.agent_socket) if described.agent_socket else None
         return FleetView(tuple(_with_state(engine, routers) for engine in seen), tuple(routers), agent)
@@ -192,12 +198,9 @@ class Fleet:
         no_token = self._one_token(engine, models[0].name)
         with contextlib.suppress(EngineError):
             metrics = client.metrics()
-        pid = listening.get(engine.port, 0) if engine.host in own_addresses() else 0
-        environ, command = _process(pid)
-        return SeenEngine(
-            engine, models=models, version=version, metrics=metrics, no_token=no_token,
-            works=_tokens_of(metrics) > before,
-            clock=ask_time(engine.url, ANSWER_S), pid=pid, environ=environ, command=command,
+        return replace(
+            _process_of(engine, listening), models=models, version=version, metrics=metrics, no_token=no_token,
+            works=_tokens_of(metrics) > before, clock=ask_time(engine.url, ANSWER_S),
         )  # fmt: skip
 
     def _one_token(self, engine: DescribedEngine, model: str) -> str:
@@ -272,6 +275,13 @@ def listeners() -> dict[int, int]:
     with contextlib.suppress(psutil.Error, OSError):
         return {port: pid for port, pid in ports_listened_at() if pid}
     return {}
+
+
+def _process_of(engine: DescribedEngine, listening: Mapping[int, int]) -> SeenEngine:
+    """The engine with its process, if that runs on this machine."""
+    pid = listening.get(engine.port, 0) if engine.host in own_addresses() else 0
+    environ, command = _process(pid)
+    return SeenEngine(engine, pid=pid, environ=environ, command=command)
 
 
 def _process(pid: int) -> tuple[Mapping[str, str] | None, tuple[str, ...]]:

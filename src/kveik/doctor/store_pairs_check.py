@@ -8,12 +8,10 @@ from kveik.doctor.fleet_view import Fleet, SeenAgent, together
 from kveik.doctor.store_hold import hold, judge_held
 from kveik.doctor.store_pairs import NodeCalls, Seen, calls_of_state, judge_pairs, presence_of
 from kveik.doctor.store_trial import stores_of
-from kveik.errors import DoctorError, FleetError
-from kveik.fleet.client import FleetClient
+from kveik.errors import DoctorError, KveikError
 from kveik.fleet.status import NodeStatus
 from kveik.store.roll_call import Roster
 
-_ANSWER_S = 3.0
 _NO_AGENT = Point(
     Outcome.UNKNOWN,
     "roll call",
@@ -33,7 +31,11 @@ def check_pairs(context: Context) -> Verdict:
         return Verdict(
             [f"a roll call of the doctor's own, as node {held.calls.node}"], list(judge_held(held, context.hold_s))
         )
-    reported = [call for nodes in together(_nodes_of, fleet.described.routers) for call in calls_of_nodes(nodes)]
+    reported = [
+        call
+        for nodes in together(lambda url: _nodes_of(fleet, url), fleet.described.routers)
+        for call in calls_of_nodes(nodes)
+    ]
     calls = joined(_own_calls(view.agent), reported)
     if not calls:
         return Verdict((), [_why_none(view.agent)])
@@ -64,10 +66,10 @@ def _own_calls(agent: SeenAgent | None) -> NodeCalls | None:
     return calls_of_state(agent.state) if agent is not None and agent.state is not None else None
 
 
-def _nodes_of(router: str) -> Sequence[NodeStatus]:
+def _nodes_of(fleet: Fleet, router: str) -> Sequence[NodeStatus]:
     try:
-        return FleetClient(router, deadline_s=_ANSWER_S).status().nodes
-    except FleetError:
+        return fleet.router(router).status().nodes
+    except KveikError:
         return ()  # the check `answers` tells of it
 
 

@@ -20,7 +20,15 @@ REPORT_MAX_BYTES = 64 << 10
 #: Longest text in it, in characters; names are shorter.
 TEXT_MAX, NAME_MAX = 300, 128
 #: Most entries of each list in a report. Of events the last ones are kept, of all else the first.
-LIST_MAX: Mapping[str, int] = {"engines": 64, "tiers": 16, "parts": 128, "events": 50, "warnings": 8, "sights": 64}
+LIST_MAX: Mapping[str, int] = {
+    "engines": 64,
+    "tiers": 16,
+    "parts": 128,
+    "events": 50,
+    "warnings": 8,
+    "sights": 64,
+    "faults": 24,
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 _NAMES = frozenset({"engine_id", "name", "kind", "fleet", "part", "node", "presence"})
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -94,8 +102,33 @@ class EventReport(msgspec.Struct, frozen=True, kw_only=True):
     told: str
 
 
+class FaultReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check of the doctor found: ``outcome`` is ``wrong``, ``not done`` or ``beware``."""
+
+    check: str
+    outcome: str
+    about: str
+    told: str = ""
+    remedy: str = ""
+
+
+class ChecksReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the doctor's checks of a machine said there. ``at_s``: wall time; ``checks``: how many were carried out.
+
+    ``trouble``: why there is no answer; then the rest is empty.
+    """
+
+    at_s: float
+    checks: int = 0
+    faults: tuple[FaultReport, ...] = ()
+    trouble: str = ""
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One node at one moment (``at_s``: wall time). ``events``: the last ones, the newest last."""
+    """One node at one moment (``at_s``: wall time). ``events``: the last ones, the newest last.
+
+    ``own_checks``: None until its machine was looked at.
+    """
 
     node: str
     fleet: str
@@ -104,6 +137,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     tiers: tuple[TierReport, ...] = ()
     parts: tuple[PartReport, ...] = ()
     events: tuple[EventReport, ...] = ()
+    own_checks: ChecksReport | None = None
 
 
 def read_report(body: bytes, node: str) -> NodeReport:

@@ -7,7 +7,7 @@ and why.
 
 import msgspec
 
-from kveik.fleet.report import EngineReport, PartReport, TierReport
+from kveik.fleet.report import ChecksReport, EngineReport, PartReport, TierReport
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,10 @@ class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One node that reports. ``silent``: its last report, ``age_s`` old, is too old to go by."""
+    """One node that reports. ``silent``: its last report, ``age_s`` old, is too old to go by.
+
+    ``own_checks``: what the doctor's checks said of its machine, there.
+    """
 
     node: str
     fleet: str
@@ -71,6 +74,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     silent: bool = False
     tiers: tuple[TierReport, ...] = ()
     parts: tuple[PartReport, ...] = ()
+    own_checks: ChecksReport | None = None
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,7 @@ def joined(seen: Seen, heard: Sequence[Heard], history: History) -> FleetStatus:
             silent=node.silent,
             tiers=node.report.tiers,
             parts=node.report.parts,
+            own_checks=node.report.own_checks,
         )
         for node in heard
     )
@@ -98,7 +99,7 @@ def joined(seen: Seen, heard: Sequence[Heard], history: History) -> FleetStatus:
         fleet=next((node.fleet for node in nodes if node.fleet), ""),
         well=not troubles,
         troubles=troubles,
-        warnings=tuple(_warnings(engines)),
+        warnings=(*_warnings(engines), *_machine_warnings(nodes)),
         notes=tuple(_notes(engines, nodes)),
         router=seen.router,
         totals=_totals(seen, engines, heard),
@@ -254,6 +255,14 @@ def _warnings(engines: Iterable[EngineStatus]) -> Iterator[str]:
             if engine.report.degraded:
                 yield f"{called(engine.id)} runs in a simpler mode: {engine.report.degraded}"
             yield from (f"{called(engine.id)}: {warning}" for warning in engine.report.warnings)
+
+
+def _machine_warnings(nodes: Iterable[NodeStatus]) -> Iterator[str]:
+    """What the doctor's checks called wrong, there."""
+    for node in nodes:
+        for fault in node.own_checks.faults if node.own_checks is not None else ():
+            if fault.outcome == "wrong":
+                yield f"node {node.node}: {fault.about}: {fault.told} (kveik doctor {fault.check})"
 
 
 def _notes(engines: Sequence[EngineStatus], nodes: Sequence[NodeStatus]) -> Iterator[str]:

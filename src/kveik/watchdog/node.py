@@ -22,9 +22,11 @@ from kveik.telemetry.events import EventLog, last_events
 from kveik.watchdog.announcing import RouterView, look_at_router
 from kveik.watchdog.device_memory import DeviceMemory
 from kveik.watchdog.evidence import EvidenceFolder
+from kveik.watchdog.own_checks import OwnChecks
 from kveik.watchdog.reference import References
 from kveik.watchdog.reporting import Reading, engine_report, part_reports, tier_reports
 from kveik.watchdog.state_file import StateFile
+from kveik.watchdog.verdict import Condition
 from kveik.watchdog.ward import Patient, Status, Ward
 from kveik.watchdog.watch import Watch
 
@@ -53,7 +55,7 @@ class NodeWatchdog:
     """Watches all engines of a node: :meth:`run`, until somebody stops it.
 
     ``patients`` says which engines there are, each time it is asked; it may raise :class:`ConfigError`, and then all
-    stays as it is.
+    stays as it is. ``own_checks``: the command that makes the doctor's checks of this machine.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class NodeWatchdog:
         evidence: EvidenceFolder,
         events: EventLog,
         references: References | None = None,
+        own_checks: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:  # fmt: skip
         self.place = place
@@ -83,6 +86,7 @@ class NodeWatchdog:
             devices=DeviceMemory(clock=clock), clock=clock,
         )  # fmt: skip
         self._watches: dict[str, _Watched] = {}
+        self._own_checks = OwnChecks(own_checks, settings.checks_period_s, clock)
         self._report_due_s = 0.0
         self._trouble: dict[str, str] = {}
 
@@ -136,7 +140,14 @@ class NodeWatchdog:
                 EventReport(at_s=event.at_s, part=event.part, told=event.told)
                 for event in last_events(self._ward.events.path, EVENTS_SHOWN)
             ),
+            own_checks=self._own_checks(starting=self._starts()),
         )
+
+    def _starts(self) -> bool:
+        """Whether an engine is starting, or the supervisor has not said yet whether there are any."""
+        if self.place.control_socket and self._status is None:
+            return True
+        return any(watched.watch.verdict.condition is Condition.STARTING for watched in self._watches.values())
 
     def close(self) -> None:
         """Watch no longer; what was begun with an engine is remembered, and its requests go on."""

@@ -10,6 +10,7 @@ from kveik.fleet.report import (
     LIST_MAX,
     SICK_CONDITIONS,
     TEXT_MAX,
+    ChecksReport,
     EngineReport,
     EventReport,
     NodeReport,
@@ -102,7 +103,7 @@ def test_lists_are_cut_to_what_a_router_keeps_and_of_events_the_newest_stay() ->
 def test_every_list_of_a_report_has_a_bound() -> None:
     lists = {
         field.name
-        for kind in (NodeReport, EngineReport, TierReport, PartReport, EventReport)
+        for kind in (NodeReport, EngineReport, TierReport, PartReport, EventReport, ChecksReport)
         for field in msgspec.structs.fields(kind)
         if "tuple" in str(field.type)
     }
