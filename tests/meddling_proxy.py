@@ -3,6 +3,7 @@
 import http.client
 import json
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,10 +14,17 @@ Body = dict[str, Any]
 
 
 class MeddlingProxy:
-    """Passes requests on to ``engine``. ``change`` may change the bodies of completions; ``hidden`` paths are 404."""
+    """Passes requests on to ``engine``. ``change`` may change the bodies of completions; ``hidden`` paths are 404.
+
+    ``clock_s``: how far its clock is ahead.
+    """
 
     def __init__(
-        self, engine: str, change: Callable[[Body], Body] = dict, hidden: tuple[str, ...] = ("/metrics", "/fleet")
+        self,
+        engine: str,
+        change: Callable[[Body], Body] = dict,
+        hidden: tuple[str, ...] = ("/metrics", "/fleet"),
+        clock_s: float = 0.0,
     ) -> None:
         address = urllib.parse.urlsplit(engine)
 
@@ -42,6 +50,9 @@ class MeddlingProxy:
                 while piece := answer.read1(4096):
                     self.wfile.write(piece)
                 connection.close()
+
+            def date_time_string(self, timestamp: float | None = None) -> str:
+                return super().date_time_string(time.time() + clock_s)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Say nothing."""
@@ -73,3 +84,10 @@ def shortened(body: Body) -> Body:
 def with_instructions(body: Body) -> Body:
     """A system prompt before each prompt."""
     return {**body, "prompt": [1, 2, 3, *body["prompt"]]}
+
+
+def as_slow_as_ever(body: Body) -> Body:
+    """Whatever a hit saves of a long prompt is lost on the way."""
+    if len(body["prompt"]) > 100:
+        time.sleep(3.0)
+    return body

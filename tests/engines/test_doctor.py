@@ -6,11 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from kveik.agent.node import NodeAgent
 from kveik.doctor.check import Context, Outcome, Point
 from kveik.doctor.fleet_answers import check_answers
+from kveik.doctor.fleet_clocks import check_clocks
 from kveik.doctor.fleet_connector import check_connector, check_prefix_caching
 from kveik.doctor.fleet_counters import check_counters
 from kveik.doctor.fleet_described import DescribedEngine, DescribedFleet
@@ -21,6 +23,7 @@ from kveik.engine.launch import Engine, EngineSpec
 from kveik.engine.process import free_port
 from tests.agents import wait_until
 from tests.engines.engine import BOOT_S, core_of
+from tests.meddling_proxy import MeddlingProxy, as_slow_as_ever
 from tests.model_folders import CHATML
 
 MODEL = "tiny-qwen3"
@@ -71,6 +74,11 @@ def context(fleet: Fleet) -> Context:
     return Context("python", {}, fleet=fleet)
 
 
+def looking_at(*engines: DescribedEngine) -> Context:
+    """A fleet of these engines, read anew."""
+    return Context("python", {}, fleet=Fleet(DescribedFleet("the test", engines)))
+
+
 def by_name(points: Any) -> dict[str, Point]:
     return {point.about: point for point in points}
 
@@ -113,10 +121,40 @@ def test_the_counters_of_real_engines_contradict_nothing(context: Context) -> No
     assert len(verdict.evidence) == 2
 
 
+def test_a_hit_of_a_real_engine_that_nobody_feels_is_found(fleet: Fleet) -> None:
+    with MeddlingProxy(fleet.described.engines[0].url, as_slow_as_ever, hidden=()) as proxy:
+        verdict = check_counters(looking_at(DescribedEngine("slowed", proxy.url)))
+    (point,) = verdict.points
+    assert point.outcome is Outcome.WRONG, point
+    assert "are told as hits, and the answer is not faster" in point.told
+
+
+def test_a_clock_that_is_a_minute_ahead_is_found_beside_one_that_is_right(fleet: Fleet) -> None:
+    one = fleet.described.engines[0]
+    with MeddlingProxy(one.url, hidden=(), clock_s=60.0) as proxy:
+        points = by_name(check_clocks(looking_at(one, DescribedEngine("ahead", proxy.url))).points)
+    assert points["a"].outcome is Outcome.WELL
+    assert points["ahead"].outcome is Outcome.WRONG
+    assert "ahead of ours" in points["ahead"].told
+
+
+def test_an_engine_whose_core_stands_still_is_found_though_its_server_answers(fleet: Fleet) -> None:
+    one = fleet.described.engines[0]
+    pid = {engine.name: engine for engine in fleet.view().engines}["a"].pid
+    (core,) = [child for child in psutil.Process(pid).children() if "EngineCore" in child.name()]
+    core.suspend()
+    try:
+        points = by_name(check_answers(looking_at(one)).points)
+    finally:
+        core.resume()
+    assert points["a"].outcome is Outcome.WRONG
+    wait_until(lambda: check_answers(looking_at(one)).outcome is Outcome.WELL, "it answers again", BOOT_S)
+
+
 def test_engines_that_are_alike_are_well(fleet: Fleet) -> None:
     one = fleet.described.engines[0]
     twice = (one, DescribedEngine("again", one.url, events=one.events))
-    context = Context("python", {}, fleet=Fleet(DescribedFleet("one engine twice", twice)))
+    context = looking_at(*twice)
     for check in (check_hashes, check_rendering):
         verdict = check(context)
         assert verdict.outcome is Outcome.WELL, verdict
@@ -132,7 +170,7 @@ def test_an_engine_without_connector_and_prefix_caching_is_found_among_others(
         engine.start()
         engine.wait_ready(BOOT_S)
         engines = (fleet.described.engines[0], DescribedEngine("bare", bare.url))
-        context = Context("python", {}, fleet=Fleet(DescribedFleet("the test", engines)))
+        context = looking_at(*engines)
         for check in (check_connector, check_prefix_caching):
             points = by_name(check(context).points)
             assert (points["a"].outcome, points["bare"].outcome) == (Outcome.WELL, Outcome.WRONG)

@@ -77,9 +77,12 @@ def engine(folder: Path, engine_python: str, model: Callable[[str], Path]) -> It
 
 
 class Node:
-    """The engine's agent over one store, and prompts whose answers are known."""
+    """The engine's agent over one store, and prompts whose answers are known.
 
-    def __init__(self, folder: Path, engine: Engine, store: TierServer) -> None:
+    ``down``: the store is away at first, and what is known lies nowhere but in the arena.
+    """
+
+    def __init__(self, folder: Path, engine: Engine, store: TierServer, *, down: bool = False) -> None:
         (folder / "arena").unlink(missing_ok=True)
         self.store = store
         self._engine = engine
@@ -95,10 +98,14 @@ class Node:
         }
         settings = load(AgentSettings, given=given)
         self.agent = NodeAgent(settings, store.stores).start()
-        wait_until(lambda: self.tier["state"] == "ready", "the tier is open", PATIENCE_S)
+        if not down:
+            self.wait_open()
         wait_until(self._saves, "the engine has found the agent", PATIENCE_S)
-        self.known = [self._computed() for _ in range(KNOWN)]
+        self.known = [self.computed() for _ in range(KNOWN)]
         self.write_down()
+
+    def wait_open(self) -> None:
+        wait_until(lambda: self.tier["state"] == "ready", "the tier is open", PATIENCE_S)
 
     @property
     def tier(self) -> dict[str, object]:
@@ -116,7 +123,7 @@ class Node:
     def ask(self, prompt: tuple[int, ...]) -> Completion:
         return self._engine.client.complete(CompletionRequest(prompt, 8, 1), self._engine.model_name)
 
-    def _computed(self) -> tuple[tuple[int, ...], Completion]:
+    def computed(self) -> tuple[tuple[int, ...], Completion]:
         prompt = self.new_prompt()
         return prompt, self.ask(prompt)
 
@@ -254,6 +261,27 @@ def test_a_store_that_is_killed_under_load_costs_hits_only_and_they_return(
         load.__exit__()
         load.judge()
         check_outage(node)
+
+
+@pytest.mark.parametrize("kind", ["mooncake", "yuanrong", "redis"])
+def test_a_store_that_is_away_when_its_node_starts_is_used_when_it_comes(
+    kind: str, folder: Path, engine: Engine
+) -> None:
+    with running_tier_server(kind) as store:
+        store.kill()
+        node = Node(folder, engine, store, down=True)
+        try:
+            with Load(node) as load:
+                load.wait_answers(20)
+                assert node.from_store() == 0
+                store.start()
+                node.wait_open()
+                node.known[:] = [node.computed() for _ in range(KNOWN)]
+                node.write_down()
+                load.wait_store_hits(20)
+            load.judge()
+        finally:
+            node.close()
 
 
 @pytest.mark.parametrize("kind", ["mooncake", "yuanrong", "redis"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from kveik.bench.last_will import LastWill
 from kveik.bench.service import RoutedService
 from kveik.engine.client import EngineClient
 from kveik.engine.launch import check_engine_python
@@ -25,6 +26,7 @@ from kveik.verify.proof import Say, Subject
 from kveik.verify.testbed import PATIENT, core_of, kv_bytes_per_token, read_model_config
 
 _NODE = "local"
+_DOWN = ("down", "--forget")
 #: Leaves room for the node's folder and the longest name of a socket in it.
 _STATE_BYTES_MAX = 64
 
@@ -105,6 +107,7 @@ class RunningFleet:
         self.config = plan.folder / "kveik.toml"
         self.control = ControlClient(str(NodeFolder(plan.state / _NODE).control_socket))
         self.router_url = ""
+        self._last_will: LastWill | None = None
 
     def __enter__(self) -> Self:
         """Raises :class:`ConfigError` before anything starts, and :class:`EngineStartError`."""
@@ -117,6 +120,7 @@ class RunningFleet:
             shutil.rmtree(left_over, ignore_errors=True)
         self.config.write_text(toml(self.plan.tables(token_bytes, ports, sorted(os.sched_getaffinity(0)))))
         self.router_url = f"http://127.0.0.1:{ports[0]}"
+        self._last_will = LastWill(self._command_line(*_DOWN))
         try:
             self._command("up", "-d")
         except BaseException:
@@ -149,12 +153,16 @@ class RunningFleet:
         """The fleet behind its address."""
         return RoutedService(self.router_url, self.subjects(), self.processes, self._say)
 
+    def _command_line(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "kveik.cli.main", *words, "--config", str(self.config)]
+
     def _command(self, *words: str) -> None:
-        command = [sys.executable, "-m", "kveik.cli.main", *words, "--config", str(self.config)]
-        code = subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode
+        code = subprocess.run(self._command_line(*words), check=False, stdin=subprocess.DEVNULL).returncode
         if code:
             raise EngineStartError(f"kveik {words[0]} ended with {code}; its logs are in {self.plan.state}")
 
     def _down(self) -> None:
         with contextlib.suppress(EngineStartError):
-            self._command("down", "--forget")
+            self._command(*_DOWN)
+        if self._last_will is not None:
+            self._last_will.revoke()

@@ -54,7 +54,12 @@ class EngineSpec:
 
 
 def engine_command(spec: EngineSpec) -> list[str]:
-    """The command line of a vLLM server for tests and proofs: eager, one model, loopback only."""
+    """The command line of a vLLM server for tests and proofs: eager, one model, loopback only.
+
+    Without our connector it is vLLM alone.
+    """
+    if spec.connector is not None:
+        return [*serve_command(spec), "--enforce-eager"]
     return [spec.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(spec.model), "--enforce-eager",
             *_arguments(spec)]  # fmt: skip
 

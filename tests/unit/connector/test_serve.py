@@ -1,37 +1,44 @@
-"""Servers of a fleet start as by `vllm serve`, with what only that command knows."""
+"""How an engine's processes import: fast, and not what they do not need."""
 
-import argparse
+import gc
+import json
+import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from vllm.entrypoints.cli.serve import ServeSubcommand
 
-from kveik.connector import serve
+from kveik.connector.serve import OF_CHILDREN, uncollected
 
-
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[argparse.Namespace]:
-    """What would be served."""
-    found: list[argparse.Namespace] = []
-    monkeypatch.setattr(ServeSubcommand, "cmd", staticmethod(found.append))
-    return found
+#: As a child that vLLM spawns imports the module that was started (multiprocessing/spawn.py).
+CHILD = """
+import gc, json, runpy, sys
+runpy.run_module("kveik.connector.serve", run_name="__mp_main__")
+print(json.dumps([gc.isenabled(), gc.get_freeze_count(), sorted(sys.modules)]))
+"""
 
 
-def test_ranks_without_an_api_server_are_known(
-    served: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["serve", str(tmp_path), "--headless", "--data-parallel-size", "2"])
-    serve.main()
-    (args,) = served
-    assert (args.headless, args.data_parallel_size, args.model_tag) == (True, 2, str(tmp_path))
+def test_collections_go_on_after_imports_without_what_was_there() -> None:
+    with uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > 1000
+    gc.unfreeze()
 
 
-def test_an_argument_that_vllm_does_not_know_ends_it_with_its_name(
-    served: list[argparse.Namespace], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["serve", "/models/m", "--no-such"])
-    with pytest.raises(SystemExit, match="2"):
-        serve.main()
-    assert "error: unrecognized arguments: --no-such" in capsys.readouterr().err
-    assert served == []
+def test_after_a_failed_import_collections_go_on_too() -> None:
+    with pytest.raises(ImportError), uncollected():
+        raise ImportError
+    assert gc.isenabled()
+    gc.unfreeze()
+
+
+def test_a_spawned_process_has_what_it_needs_and_no_api_server() -> None:
+    pytest.importorskip("vllm")
+    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True)
+    enabled, frozen, modules = json.loads(done.stdout.splitlines()[-1])
+    assert enabled
+    assert frozen > 100_000
+    assert set(OF_CHILDREN) <= set(modules)
+    assert not {"kveik.connector.serving", "vllm.entrypoints.cli.serve", "vllm.entrypoints.launchers.launcher"} & set(
+        modules
+    )

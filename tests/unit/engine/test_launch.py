@@ -51,6 +51,8 @@ def test_an_engine_with_kveik_gets_its_settings() -> None:
     config = json.loads(value_after(engine_command(spec), "--kv-transfer-config"))
     assert config["kv_load_failure_policy"] == "recompute"
     assert config["kv_connector_extra_config"] == {"socket": "/run/a.sock"}
+    assert engine_command(spec)[:4] == ["p", "-m", "kveik.connector.serve", "m"]
+    assert engine_command(spec)[-1] == "--enforce-eager"
 
 
 FLEET_SPEC = EngineSpec(
