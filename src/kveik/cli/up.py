@@ -19,6 +19,7 @@ from kveik.launch.progress import Outcome, StartProgress, outcome
 from kveik.launch.start_times import StartTimes
 from kveik.launch.up import Launch, check, detach, first_answer, join_pool, this_machine, with_log_ends
 from kveik.launch.welcome import example, has_chat_template, welcome
+from kveik.supervise.client import ControlClient
 from kveik.supervise.log_file import last_lines
 from kveik.supervise.messages import ProcessView, StatusAnswer
 from kveik.supervise.supervisor import Supervisor
@@ -44,6 +45,8 @@ exit codes:
 """
 
 _POLL_S = 0.2
+#: So long the supervisor may be silent while everything starts.
+_SILENT_S = 120.0
 _LOG_LINES = 12
 
 logger = logging.getLogger("kveik.supervise")
@@ -182,17 +185,23 @@ def _change(start: Start) -> int:
     """Another supervisor runs: have it change what differs."""
     control = start.launch.control
     start.say(control.apply(str(start.launch.config)).told)
-    return start.until_ready(lambda: control.status().processes)
+    return start.until_ready(views_of(start.launch.control))
 
 
 def _in_background(start: Start) -> int:
     pid = detach(start.launch)
     start.say(f"process {pid} supervises this node in the background", pid=pid)
     try:
-        return start.until_ready(lambda: start.launch.control.status().processes)
+        return start.until_ready(views_of(start.launch.control))
     except KeyboardInterrupt:
         start.say("it goes on starting in the background: kveik status, kveik logs, kveik down")
         return 130
+
+
+def views_of(control: ControlClient) -> Views:
+    """What the supervisor says; it may take its time where engines that start leave it no core."""
+    patient = ControlClient(control.path, deadline_s=_SILENT_S)
+    return lambda: patient.status().processes
 
 
 def _in_foreground(start: Start) -> int:

@@ -4,6 +4,7 @@ import argparse
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from kveik.cli.main import main
 from kveik.cli.up import Start
 from kveik.errors import SuperviseError
 from kveik.launch.up import Launch
-from kveik.supervise.messages import ProcessView
+from kveik.supervise.client import ControlClient
+from kveik.supervise.control import Answer, ControlServer
+from kveik.supervise.messages import Order, ProcessView, StatusAnswer
 from tests.fleets import SimFleet
 
 READY = ProcessView(name="engine-1", kind="engine", state="ready", pid=7)
@@ -143,3 +146,21 @@ def test_the_first_signal_ends_in_order_and_the_second_at_once() -> None:
         assert heard.acquire(timeout=10)
     assert told == [None, 0.0]
     assert signals.told == 2
+
+
+def test_while_everything_starts_the_supervisor_may_take_its_time(tmp_path: Path) -> None:
+    """Engines that start may leave it no core for longer than a command waits otherwise."""
+
+    def slowly(_: Order) -> Answer:
+        time.sleep(0.5)
+        return StatusAnswer(fleet="f", node="n", pid=1, config="", processes=(READY,))
+
+    (tmp_path / "run").mkdir(mode=0o700)
+    server = ControlServer(str(tmp_path / "run" / "control.sock"), slowly).start()
+    try:
+        impatient = ControlClient(str(tmp_path / "run" / "control.sock"), deadline_s=0.1)
+        with pytest.raises(SuperviseError, match="no answer within"):
+            impatient.status()
+        assert list(up.views_of(impatient)()) == [READY]
+    finally:
+        server.close()
