@@ -91,13 +91,18 @@ def idle_cutting_relay(port: int, idle_s: float) -> Iterator[int]:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
+    def relay(down: socket.socket) -> None:
+        with down, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as up:
+            rising = threading.Thread(target=_drain_up, args=(down, up), daemon=True)
+            rising.start()
+            pump(up, down)
+            rising.join()
+
     def serve() -> None:
         with contextlib.suppress(OSError):
             while True:
                 down, _ = listening.accept()
-                up = socket.create_connection(("127.0.0.1", port))
-                threading.Thread(target=_drain_up, args=(down, up), daemon=True).start()
-                threading.Thread(target=pump, args=(up, down), daemon=True).start()
+                threading.Thread(target=relay, args=(down,), daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
     yield listening.getsockname()[1]

@@ -166,3 +166,4 @@ class RunningFleet:
             self._command(*_DOWN)
         if self._last_will is not None:
             self._last_will.revoke()
+            self._last_will = None

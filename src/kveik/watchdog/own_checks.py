@@ -3,6 +3,7 @@
 A process of its own makes them, at the lowest priority: it takes a second or two of a core, and may take longer.
 """
 
+import contextlib
 import json
 import os
 import subprocess
@@ -51,17 +52,29 @@ class OwnChecks:
 def made(command: Sequence[str], clock: Clock = SYSTEM_CLOCK) -> ChecksReport:
     """Run the checks and read what they say; ``trouble`` says why that could not be."""
     try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
-            preexec_fn=_give_way,
-        )  # fmt: skip
+        code, printed, complaint = _run(command)
     except (OSError, subprocess.TimeoutExpired) as error:
         return ChecksReport(at_s=clock.wall(), trouble=str(error))
     try:
-        return read(json.loads(done.stdout), clock.wall())
+        return read(json.loads(printed), clock.wall())
     except (ValueError, KeyError, TypeError):
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        return ChecksReport(at_s=clock.wall(), trouble=f"ended with {done.returncode}: {''.join(last) or 'no word'}")
+        last = (complaint or printed).strip().splitlines()[-1:]
+        return ChecksReport(at_s=clock.wall(), trouble=f"ended with {code}: {''.join(last) or 'no word'}")
+
+
+def _run(command: Sequence[str]) -> tuple[int, str, str]:
+    """Exit code, and what was written to its two outputs."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+        try:
+            printed, complaint = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return process.returncode, printed, complaint
 
 
 def read(answers: Sequence[dict[str, Any]], at_s: float) -> ChecksReport:
@@ -80,7 +93,3 @@ def read(answers: Sequence[dict[str, Any]], at_s: float) -> ChecksReport:
     ]
     faults.sort(key=lambda fault: _TOLD.index(fault.outcome))
     return ChecksReport(at_s=at_s, checks=len(answers), faults=tuple(faults))
-
-
-def _give_way() -> None:
-    os.nice(_NICE)
