@@ -7,12 +7,16 @@ import os
 import socket
 import stat
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from kveik.errors import KveikError
 from kveik.private_folder import prepare_private_folder
 
+#: A killed owner has its lock until it is gone, which takes it a moment of a core, and one that starts listens soon.
+DYING_S = 5.0
+_POLL_S = 0.05
 _MAX_PATH_BYTES = 107  # sun_path of struct sockaddr_un, without its final zero
 
 
@@ -77,14 +81,29 @@ def _lock(path: str, words: _Words) -> int:
         fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise words.error(f"cannot create {lock_path}: {error.strerror}") from error
+    until_s = time.monotonic() + DYING_S
+    while not _locked(fd):
+        if _is_listened_at(path) or time.monotonic() > until_s:
+            os.close(fd)
+            raise words.error(f"another {words.owner} listens at {path}; stop it, or set another {words.setting}")
+        time.sleep(_POLL_S)
+    return fd
+
+
+def _locked(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise words.error(
-            f"another {words.owner} listens at {path}; stop it, or set another {words.setting}"
-        ) from error
-    return fd
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_listened_at(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+        probe.settimeout(1.0)
+        probe.connect(path)
+        return True
+    return False
 
 
 def _bind(path: str, words: _Words) -> socket.socket:

@@ -1,5 +1,7 @@
+import fcntl
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,27 @@ def test_a_living_agent_keeps_its_socket(tmp_path: Path) -> None:
         listen(path)
     first.close()
     listen(path).close()
+
+
+def test_an_owner_that_is_dying_is_waited_for(tmp_path: Path) -> None:
+    """Its socket is closed already, and the lock goes a moment later."""
+    path = str(tmp_path / "agent.sock")
+    dying = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(dying, fcntl.LOCK_EX)
+    gone = threading.Timer(0.3, lambda: os.close(dying))
+    gone.start()
+    listen(path).close()
+    gone.join()
+
+
+def test_a_lock_that_stays_is_somebodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kveik.socket_file.DYING_S", 0.2)
+    path = str(tmp_path / "agent.sock")
+    held = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    with pytest.raises(AgentError, match="another agent listens"):
+        listen(path)
+    os.close(held)
 
 
 def test_a_socket_that_nobody_listens_to_is_replaced(tmp_path: Path) -> None:

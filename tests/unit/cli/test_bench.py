@@ -14,6 +14,7 @@ from kveik.config import SimEngineSettings
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.server import SimServer
 from tests.agents import wait_until
+from tests.bench_runs import leave_out_a_busy_machine
 from tests.conftest import HAS_VLLM
 from tests.routers import RouterThread
 
@@ -51,7 +52,8 @@ class Called:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    leave_out_a_busy_machine(monkeypatch)
     return lambda *words: Called(tmp_path, capsys, *words)
 
 

@@ -14,6 +14,7 @@ from kveik.engine.client import EngineClient
 from kveik.simulate.behaviour import Behaviour
 from kveik.simulate.server import SimServer
 from tests.agents import wait_until
+from tests.bench_runs import leave_out_a_busy_machine
 from tests.meddling_proxy import MeddlingProxy, shortened, with_instructions, without_salt
 from tests.routers import RouterThread
 
@@ -38,6 +39,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Ask for documents at an address; the exit code and the document. Nobody waits long for counters."""
     monkeypatch.setattr("kveik.bench.measuring.COUNT_S", 1.0)
     monkeypatch.setattr("kveik.bench.measuring.REST_S", 5.0)
+    leave_out_a_busy_machine(monkeypatch)
 
     def run(url: str, *words: str) -> tuple[int, dict[str, Any]]:
         file = tmp_path / "result.json"
