@@ -185,7 +185,7 @@ def _change(start: Start) -> int:
     """Another supervisor runs: have it change what differs."""
     control = start.launch.control
     start.say(control.apply(str(start.launch.config)).told)
-    return start.until_ready(views_of(start.launch.control))
+    return start.until_ready(views_of(control))
 
 
 def _in_background(start: Start) -> int:

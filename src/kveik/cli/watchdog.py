@@ -224,17 +224,19 @@ class Source:
 
 def _roll_command(setup: Setup) -> tuple[str, ...]:
     """Rolls the engine whose name follows."""
-    if setup.config is None:
-        return ()
-    command = (sys.executable, "-m", "kveik.cli.main", "roll", "--anew", "--config", str(setup.config))
-    return (*command, "--node", setup.node) if setup.spec.settings.node else command
+    return _command(setup, "roll", "--anew")
 
 
 def _checks_command(setup: Setup) -> tuple[str, ...]:
     """Makes the doctor's checks of this machine."""
+    return _command(setup, "doctor", "--machine", "--json")
+
+
+def _command(setup: Setup, *words: str) -> tuple[str, ...]:
+    """A command for this node of this fleet; empty where no file describes it."""
     if setup.config is None:
         return ()
-    command = (sys.executable, "-m", "kveik.cli.main", "doctor", "--machine", "--json", "--config", str(setup.config))
+    command = (sys.executable, "-m", "kveik.cli.main", *words, "--config", str(setup.config))
     return (*command, "--node", setup.node) if setup.spec.settings.node else command
 
 

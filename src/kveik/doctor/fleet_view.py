@@ -26,6 +26,7 @@ from kveik.engine.metrics import Metric, MetricsSnapshot
 from kveik.engine.process import ports_listened_at
 from kveik.errors import AdmissionError, ConfigError, DoctorError, EngineError, FleetError, KveikError
 from kveik.fleet.client import FleetClient
+from kveik.fleet.status import NodeStatus
 
 #: How long each single answer may take. A first token may wait for requests before it.
 ANSWER_S, TOKEN_S = 3.0, 20.0
@@ -163,6 +164,13 @@ class Fleet:
     def router(self, url: str, deadline_s: float = ANSWER_S) -> FleetClient:
         """A client for a router, with the token. Raises :class:`ConfigError` for what is no address."""
         return FleetClient(url, token=self._token, deadline_s=deadline_s)
+
+    def nodes_at(self, router: str) -> Sequence[NodeStatus]:
+        """What nodes reported to a router; nothing if it does not answer, which the check ``answers`` tells."""
+        try:
+            return self.router(router).status().nodes
+        except KveikError:
+            return ()
 
     def _read(self) -> FleetView:
         described = self.described

@@ -1,10 +1,9 @@
 """The check ``nodes``: what the checks of a machine said on the other nodes, which only they can make there."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from kveik.doctor.check import Context, Outcome, Point, Verdict, fleet_of
 from kveik.doctor.fleet_view import Fleet, together
-from kveik.errors import KveikError
 from kveik.fleet.report import FaultReport
 from kveik.fleet.status import NodeStatus
 
@@ -16,7 +15,7 @@ def check_nodes(context: Context) -> Verdict:
     """Ask the routers what the nodes reported. Raises :class:`DoctorError` where no fleet was named."""
     fleet = fleet_of(context)
     reported: dict[str, NodeStatus] = {}
-    for nodes in together(lambda url: _nodes_of(fleet, url), fleet.described.routers):
+    for nodes in together(fleet.nodes_at, fleet.described.routers):
         for node in nodes:
             if node.node not in reported or reported[node.node].age_s > node.age_s:
                 reported[node.node] = node
@@ -57,10 +56,3 @@ def _alone(fleet: Fleet) -> Point:
     if fleet.described.config is None and not fleet.described.routers:
         return Point(Outcome.UNKNOWN, "nodes", "neither a configuration nor a router was named", "--router URL")
     return Point(Outcome.WELL, "nodes", "there is no other node")
-
-
-def _nodes_of(fleet: Fleet, router: str) -> Sequence[NodeStatus]:
-    try:
-        return fleet.router(router).status().nodes
-    except KveikError:
-        return ()  # the check `answers` tells of it

@@ -1,6 +1,6 @@
 """The check ``pairs``: whether every node finds in each shared tier what every other node put there."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from kveik.config import FleetSettings, load
 from kveik.doctor.check import Context, Outcome, Point, Verdict, fleet_of
@@ -8,7 +8,7 @@ from kveik.doctor.fleet_view import Fleet, SeenAgent, together
 from kveik.doctor.store_hold import hold, judge_held
 from kveik.doctor.store_pairs import NodeCalls, Seen, calls_of_state, judge_pairs, presence_of
 from kveik.doctor.store_trial import stores_of
-from kveik.errors import DoctorError, KveikError
+from kveik.errors import DoctorError
 from kveik.fleet.status import NodeStatus
 from kveik.store.roll_call import Roster
 
@@ -31,11 +31,7 @@ def check_pairs(context: Context) -> Verdict:
         return Verdict(
             [f"a roll call of the doctor's own, as node {held.calls.node}"], list(judge_held(held, context.hold_s))
         )
-    reported = [
-        call
-        for nodes in together(lambda url: _nodes_of(fleet, url), fleet.described.routers)
-        for call in calls_of_nodes(nodes)
-    ]
+    reported = [call for nodes in together(fleet.nodes_at, fleet.described.routers) for call in calls_of_nodes(nodes)]
     calls = joined(_own_calls(view.agent), reported)
     if not calls:
         return Verdict((), [_why_none(view.agent)])
@@ -64,13 +60,6 @@ def _why_none(agent: SeenAgent | None) -> Point:
 
 def _own_calls(agent: SeenAgent | None) -> NodeCalls | None:
     return calls_of_state(agent.state) if agent is not None and agent.state is not None else None
-
-
-def _nodes_of(fleet: Fleet, router: str) -> Sequence[NodeStatus]:
-    try:
-        return fleet.router(router).status().nodes
-    except KveikError:
-        return ()  # the check `answers` tells of it
 
 
 def calls_of_nodes(nodes: Iterable[NodeStatus]) -> list[NodeCalls]:

@@ -13,9 +13,10 @@ def batches(sizes: Sequence[int], batch_keys: int, threads: int, batch_bytes: in
     it is a single block. Where there is enough for all ``threads``, every one gets a batch, and as many as the others:
     who waits for all of them waits for the thread with the most.
     """
-    most = max(1, min(batch_keys, _ceil(len(sizes), max(1, threads))))
+    threads = max(1, threads)
+    most = max(1, min(batch_keys, _ceil(len(sizes), threads)))
     found = _cut(sizes, most, batch_bytes)
-    if threads <= 1 or len(found) % threads == 0 or len(found) < threads:
+    if len(found) % threads == 0 or len(found) < threads:
         return found
     turns = _ceil(len(found), threads)
     return _cut(sizes, _ceil(len(sizes), turns * threads), batch_bytes)

@@ -194,8 +194,9 @@ def next_call_bytes(now: int, asked: int, took_s: float, *, failed: bool) -> int
     """How many bytes the next call may ask for, after one for ``asked`` of at most ``now``."""
     if failed:
         return CALL_BYTES
-    quick_and_full = took_s <= QUICK_S and asked > now // 2
-    return min(2 * now, CALL_BYTES_MAX) if quick_and_full else now if took_s <= QUICK_S else max(now // 2, CALL_BYTES)
+    if took_s > QUICK_S:
+        return max(now // 2, CALL_BYTES)
+    return min(2 * now, CALL_BYTES_MAX) if asked > now // 2 else now
 
 
 def _taken(key: BlockKey, value: _Found, buffer: memoryview, deadline: Deadline) -> BlockResult:

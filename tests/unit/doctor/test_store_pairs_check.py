@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from kveik.doctor import store_pairs_check
 from kveik.doctor.check import Outcome
 from kveik.doctor.fleet_described import DescribedFleet
-from kveik.doctor.fleet_view import SeenAgent
+from kveik.doctor.fleet_view import Fleet, SeenAgent
 from kveik.doctor.store_pairs import NodeCalls
 from kveik.doctor.store_pairs_check import calls_of_nodes, check_pairs, joined
 from kveik.fleet.report import SightReport, TierReport
@@ -52,7 +51,7 @@ def test_a_node_speaks_for_itself_before_any_report_of_it() -> None:
 def test_this_nodes_agent_and_the_routers_reports_are_judged_together(
     mine: dict[str, str], theirs: dict[str, str], outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_pairs_check, "_nodes_of", lambda *_: (reported("n1", theirs),))
+    monkeypatch.setattr(Fleet, "nodes_at", lambda *_: (reported("n1", theirs),))
     agent = SeenAgent("socket", state("n0", **mine))
     verdict = check_pairs(context_of(agent=agent, described=DescribedFleet("paper", routers=("http://127.0.0.1:1",))))
     assert verdict.outcome is outcome
