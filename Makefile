@@ -17,11 +17,13 @@ unexport PYTHONDONTWRITEBYTECODE
 WORKERS ?= 3
 ENGINE_WORKERS ?= 2
 PYTEST_DEV := $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile
+# The router's own tests once more, on its compiled code.
+PYTEST_COMPILED := PYTHONPATH=.kveik/compiled $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile -q tests/unit/router
 PYTEST_VLLM := $(VLLM)/python -m pytest -m "vllm and not long" -n $(ENGINE_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-long check bench verify models docs format dev vllm lmcache peers demo-model clean
+.PHONY: help demo test test-long check bench verify models docs format dev vllm lmcache peers compiled demo-model clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -29,12 +31,13 @@ help: ## say what each target does
 demo: dev vllm demo-model ## two real engines share one cache: table, plot, equality
 	$(DEV)/kveik demo --model $(KVEIK_MODELS)/$(DEMO_MODEL) --engine-python $(KVEIK_ENGINE_PYTHON)
 
-# vLLM and the models are installed while the tests that do without them run.
+# vLLM and the models are installed, and the router is compiled, while the tests that do without them run.
 test: dev ## all tests, those with real vLLM engines too
 	@mkdir -p .kveik; status=0; \
-	$(MAKE) --no-print-directory models >.kveik/models.log 2>&1 & making=$$!; \
+	$(MAKE) --no-print-directory models compiled >.kveik/models.log 2>&1 & making=$$!; \
 	echo '$(PYTEST_DEV) -m "not vllm and not long"'; $(PYTEST_DEV) -m "not vllm and not long" || status=1; \
 	wait $$making; made=$$?; cat .kveik/models.log; [ $$made = 0 ] || exit 1; \
+	echo '$(PYTEST_COMPILED)'; $(PYTEST_COMPILED) || status=1; \
 	echo '$(PYTEST_VLLM)'; $(PYTEST_VLLM) || status=1; \
 	exit $$status
 
@@ -56,11 +59,14 @@ check: dev ## format, lint, types, import contract, docs, unit tests: about a mi
 verify: dev vllm demo-model ## prove on two real engines that a hit gives what a cold run gives
 	$(DEV)/kveik verify --start --model $(KVEIK_MODELS)/$(DEMO_MODEL) --engine-python $(KVEIK_ENGINE_PYTHON)
 
-bench: dev vllm lmcache peers demo-model ## measure speed and memory, also against LMCache and other routers: docs/benchmarks.md
+bench: dev vllm lmcache peers compiled demo-model ## measure speed and memory, also against LMCache and other routers: docs/benchmarks.md
 	$(DEV)/python -m benchmarks.run
 
 models: vllm ## make all models that tests use
 	@$(VLLM)/python scripts/prepare_models.py
+
+compiled: dev ## the router's request path compiled by mypyc, in .kveik/compiled: two minutes, needs a C compiler
+	@$(DEV)/python scripts/compiled_router.py
 
 demo-model: vllm
 	@$(VLLM)/python scripts/prepare_models.py $(DEMO_MODEL)

@@ -16,6 +16,7 @@ from benchmarks.native import chat_body, on_core, wait_ready
 from kveik.engine.process import ServerProcess, free_port
 
 PEERS = ROOT / ".kveik" / "peers"
+COMPILED = ROOT / ".kveik" / "compiled"
 START_S = 60.0
 #: A router is left alone for so long after its first answer.
 SETTLE_S = 1.0
@@ -26,12 +27,16 @@ Command = Callable[[int, Sequence[str], Path], list[str]]
 
 @dataclass(frozen=True)
 class RouterKind:
-    """One way to run one router. ``looks_at_cache``: its policy sends prompts where their prefixes are."""
+    """One way to run one router. ``looks_at_cache``: its policy sends prompts where their prefixes are.
+
+    ``made_by`` installs it.
+    """
 
     name: str
     command: Command
     executable: Path
     looks_at_cache: bool = True
+    made_by: str = "scripts/peers.py"
 
     @property
     def installed(self) -> bool:
@@ -39,7 +44,9 @@ class RouterKind:
         return self.executable.exists()
 
 
-def _kveik(*options: str) -> Command:
+def _kveik(*options: str, folder_of_code: Path | None = None) -> Command:
+    code = [] if folder_of_code is None else ["env", f"PYTHONPATH={folder_of_code}"]
+
     def command(port: int, engines: Sequence[str], folder: Path) -> list[str]:
         config = folder / f"router-{port}.toml"
         config.write_text("\n".join(f'[[engines]]\nurl = "{url}"\n' for url in engines), encoding="utf8")
@@ -49,7 +56,7 @@ def _kveik(*options: str) -> Command:
             "--prefix-file",
             str(folder / f"prefixes-{port}"),
         ]
-        ours = [sys.executable, "-m", "kveik.cli.main", "router", "--config", str(config), "--port", str(port)]
+        ours = [*code, sys.executable, "-m", "kveik.cli.main", "router", "--config", str(config), "--port", str(port)]
         return [*ours, *files, *options]
 
     return command
@@ -75,9 +82,13 @@ _SGLANG_START = (str(_SGLANG), "-m", "sglang_router.launch_router")
 _SMG_OPTIONS = ("--log-level", "warn", "--disable-tokenizer-autoload", "--max-concurrent-requests", "0")
 
 KVEIK = "Kveik"
+KVEIK_COMPILED = "Kveik compiled"
 KVEIK_LOGGING = "Kveik with access log"
 KINDS = (
     RouterKind(KVEIK, _kveik(), Path(sys.executable)),
+    RouterKind(
+        KVEIK_COMPILED, _kveik(folder_of_code=COMPILED), COMPILED / "kveik", made_by="scripts/compiled_router.py"
+    ),
     RouterKind(KVEIK_LOGGING, _kveik("--access-log", os.devnull), Path(sys.executable)),
     RouterKind(
         "vllm-router round robin", _rust([str(_VLLM)], "round_robin", "--log-level", "warning"), _VLLM,
@@ -105,7 +116,7 @@ def chosen(names: Sequence[str], say: Callable[[str], None], known: Sequence[Rou
         if kind.installed:
             kinds.append(kind)
         else:
-            say(f"{kind.name} is left out: {kind.executable} does not exist (scripts/peers.py installs it)")
+            say(f"{kind.name} is left out: {kind.executable} does not exist ({kind.made_by} makes it)")
     for name in NOT_PACKAGED if not names else ():
         say(f"{name} is left out: it is not in the package index")
     return kinds

@@ -85,6 +85,7 @@ def _uvloop() -> Any:
 
 async def _serve(settings: RouterSettings, config: Path | None) -> None:
     from kveik.router.app import running_router
+    from kveik.router.compiled import is_compiled
     from kveik.telemetry.logs import LogStates
 
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -92,7 +93,8 @@ async def _serve(settings: RouterSettings, config: Path | None) -> None:
         loop.add_signal_handler(number, _stop_or_exit, stop)
     async with running_router(settings, config=config, listener=LogStates(logger)) as app:
         loop.add_signal_handler(signal.SIGHUP, app.reload)
-        logger.info("the router is ready at %s; engines join at %s/fleet/engines", app.address, app.address)
+        kind = "compiled" if is_compiled() else "interpreted"
+        logger.info("the %s router is ready at %s; engines join at %s/fleet/engines", kind, app.address, app.address)
         await stop.wait()
         logger.info("stopping: %d requests are under way", app.router.under_way)
     logger.info("the router has stopped")

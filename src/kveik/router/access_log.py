@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 
 import msgspec
 
@@ -105,11 +106,9 @@ class AccessLog:
 
 def _shortened(record: RequestRecord) -> RequestRecord:
     path = record.path.partition("?")[0]
-    return msgspec.structs.replace(
-        record, path=path[:TEXT_MAX], model=record.model[:TEXT_MAX], why=record.why[:TEXT_MAX], facts=None
-    )
+    return replace(record, path=path[:TEXT_MAX], model=record.model[:TEXT_MAX], why=record.why[:TEXT_MAX], facts=None)
 
 
 def _with_plain_texts(record: RequestRecord) -> bytes:
     texts = {name: getattr(record, name).encode("utf8", "replace").decode() for name in _CLIENT_TEXTS}
-    return msgspec.json.encode(msgspec.structs.replace(record, **texts))
+    return msgspec.json.encode(replace(record, **texts))

@@ -24,7 +24,7 @@ from kveik.records import Listener, ignore
 from kveik.router.api_keys import ApiKeys
 from kveik.router.care import EngineCare
 from kveik.router.choice import Chooser
-from kveik.router.client_side import ClientConnection
+from kveik.router.client_side import clients_of
 from kveik.router.core import Router
 from kveik.router.engines import EngineView
 from kveik.router.exact_index import CombinedIndex, ExactIndex
@@ -115,9 +115,7 @@ class RouterApp:
         self._follow(self._registry.view)
         host, port = self._settings.host, self._settings.port
         try:
-            self._server = await self._loop.create_server(
-                lambda: ClientConnection(self.router), host, port, backlog=BACKLOG
-            )
+            self._server = await self._loop.create_server(clients_of(self.router), host, port, backlog=BACKLOG)
         except OSError as error:
             raise RouterStartError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}. "

@@ -5,7 +5,7 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import httptools
 from kveik.router import http1
 from kveik.router.incoming import NOT_PASSED_ON, Incoming, RefusedRequestError
 from kveik.router.known_head import KnownHead, known_head
+from kveik.router.relay import ClientLink
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +63,11 @@ class RequestHandler(Protocol):
         """A client's connection is gone."""
 
 
-class ClientConnection(asyncio.Protocol):
-    """One connection. At most one exchange is under way; what is pipelined waits."""
+class ClientConnection(ClientLink):
+    """One connection, an :class:`asyncio.Protocol` by its methods.
+
+    At most one exchange is under way; what is pipelined waits.
+    """
 
     __slots__ = (
         "_answer",
@@ -79,8 +83,6 @@ class ClientConnection(asyncio.Protocol):
         "_slow_since_s",
         "_time",
         "_waiting",
-        "http10",
-        "keep_alive",
         "peer",
         "transport",
     )  # fmt: skip
@@ -423,6 +425,11 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(408, f"the request's head did not come within {limits.head_s:g} s")
         elif waited_s > limits.body_idle_s + reading.body_bytes / BODY_BYTES_S:
             self._refuse(408, f"the request's body came too slowly: {reading.body_bytes} bytes in {waited_s:.0f} s")
+
+
+def clients_of(handler: RequestHandler) -> Callable[[], Any]:
+    """What makes the connections of a server; to asyncio's types a protocol is a subclass of theirs."""
+    return lambda: ClientConnection(handler)
 
 
 #: How long a refused client may go on sending.

@@ -18,7 +18,7 @@ from kveik.router.blame import Failure, Verdict, repeatable
 from kveik.router.client_side import ClientConnection, ClientLimits, UnderWay
 from kveik.router.engine_set import EngineSet
 from kveik.router.engines import EngineView
-from kveik.router.exchange import Exchange
+from kveik.router.exchange import Dispatcher, Exchange
 from kveik.router.facts import RequestFacts
 from kveik.router.gate import REFUSALS, Gate, Refused, Ticket
 from kveik.router.incoming import Incoming
@@ -92,7 +92,7 @@ class Pages(Protocol):
         """Answer the request if it is one of ours: True, or the answer to come; False if it is not."""
 
 
-class Router:
+class Router(Dispatcher):
     """One router. Handed to each client's connection, and to each exchange."""
 
     def __init__(

@@ -16,7 +16,6 @@ import logging
 import re
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Protocol
 
 from kveik.router import http1
 from kveik.router.blame import TOO_LONG_CODE, Blame, Evidence, Failure, Verdict, judge, repeatable
@@ -27,7 +26,7 @@ from kveik.router.policy import Choice
 from kveik.router.records import RequestRecord
 from kveik.router.relay import HOLD_MAX_BYTES, ClientLink, Relay, Step
 from kveik.router.stream import error_status
-from kveik.router.upstream import EngineConnection
+from kveik.router.upstream import Answered, EngineConnection
 
 logger = logging.getLogger(__name__)
 
@@ -39,44 +38,54 @@ _ERROR_KIND = re.compile(r'"type"\s*:\s*"([A-Za-z_]{1,60})"')
 _MORE, _COMPLETE = Step.MORE, Step.COMPLETE
 
 
-class Dispatcher(Protocol):
-    """What an exchange needs of the router."""
+class Dispatcher:
+    """What an exchange needs of the router. A base for the reason that :class:`.upstream.Answered` is one."""
+
+    __slots__ = ("loop",)
 
     loop: asyncio.AbstractEventLoop
 
     def choose(self, exchange: "Exchange") -> tuple[EngineView, Choice] | None:
         """An engine for the next attempt, booked for it; None if there is none now."""
+        raise NotImplementedError
 
     def first_byte_deadline_s(self, exchange: "Exchange", now_s: float) -> float:
         """When an engine that gave no byte is looked at."""
+        raise NotImplementedError
 
     def may_retry(self, exchange: "Exchange") -> bool:
         """Whether one more attempt is allowed, by number and by the retry budget."""
+        raise NotImplementedError
 
     def first_byte(self, exchange: "Exchange") -> None:
         """The engine has begun a good answer."""
+        raise NotImplementedError
 
     def leave(self, exchange: "Exchange") -> None:
         """The attempt is over, however it went: what was booked on the engine is free again."""
+        raise NotImplementedError
 
     def blame(self, engine: EngineView, exchange: "Exchange", verdict: Verdict, why: str) -> str:
         """What a failed attempt says about an engine; why the request must not be tried again, if so."""
+        raise NotImplementedError
 
     def finished(self, exchange: "Exchange") -> None:
         """The request is over; its record is complete."""
+        raise NotImplementedError
 
     def look_after(self, engine: EngineView) -> None:
         """An engine is silent for longer than expected: find out whether it still works."""
+        raise NotImplementedError
 
 
-class Exchange:
+class Exchange(Answered):
     """One request of one client. Made by the router; :meth:`start` begins it."""
 
     __slots__ = (
         "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_router",
         "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens", "comment_after_s",
         "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s", "longer_than_tokens", "method",
-        "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent", "wants_pieces",
+        "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent",
     )  # fmt: skip
 
     def __init__(

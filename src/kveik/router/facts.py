@@ -1,6 +1,5 @@
 """What the router knows of one request, read once from its body."""
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +8,7 @@ NO_KEYS: NDArray[np.uint64] = np.empty(0, np.uint64)
 TOKEN_BYTES = 4
 
 
-class TokenPrompt(msgspec.Struct, eq=False, gc=False):
+class TokenPrompt:
     """A prompt as the engine will see it.
 
     ``packed``: its token ids, 4 bytes each, as this machine writes numbers. ``salt``: its cache salt.
@@ -18,17 +17,18 @@ class TokenPrompt(msgspec.Struct, eq=False, gc=False):
     bit a slot) of which more is expected than their events tell.
     """
 
-    packed: bytes
-    salt: str = ""
-    rendering: str = ""
-    chains: dict[int, NDArray[np.uint64]] = msgspec.field(default_factory=dict)
-    guessed: int = 0
+    __slots__ = ("chains", "guessed", "packed", "rendering", "salt")
+
+    def __init__(self, packed: bytes, salt: str = "", rendering: str = "") -> None:
+        self.packed, self.salt, self.rendering = packed, salt, rendering
+        self.chains: dict[int, NDArray[np.uint64]] = {}
+        self.guessed = 0
 
     def __len__(self) -> int:
         return len(self.packed) // TOKEN_BYTES
 
 
-class RequestFacts(msgspec.Struct, eq=False, gc=False):
+class RequestFacts:
     """The part of a body that decisions need.
 
     ``keys`` are chained hashes of the prompt's prefix, one a prefix block of ``PREFIX_BLOCK_BYTES``
@@ -40,12 +40,26 @@ class RequestFacts(msgspec.Struct, eq=False, gc=False):
     ``prompt``: its tokens, where they are known (then ``prompt_tokens`` is no estimate).
     """
 
-    model: str = ""
-    stream: bool = False
-    prompt_bytes: int = 0
-    prompt_tokens: int = 0
-    max_tokens: int = 0
-    keys: NDArray[np.uint64] = NO_KEYS
-    session: str = ""
-    resumable: bool = False
-    prompt: TokenPrompt | None = None
+    __slots__ = (
+        "keys", "max_tokens", "model", "prompt", "prompt_bytes", "prompt_tokens", "resumable", "session", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        model: str = "",
+        stream: bool = False,
+        prompt_bytes: int = 0,
+        prompt_tokens: int = 0,
+        max_tokens: int = 0,
+        keys: NDArray[np.uint64] = NO_KEYS,
+        *,
+        session: str = "",
+        resumable: bool = False,
+        prompt: TokenPrompt | None = None,
+    ) -> None:
+        self.model, self.stream = model, stream
+        self.prompt_bytes, self.prompt_tokens, self.max_tokens = prompt_bytes, prompt_tokens, max_tokens
+        self.keys = keys
+        self.session = session
+        self.resumable = resumable
+        self.prompt = prompt

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from kveik.errors import EngineError
 from kveik.router import http1
 from kveik.router.blame import Failure
-from kveik.router.upstream import EngineConnection, EnginePool
+from kveik.router.upstream import Answered, EngineConnection, EnginePool
 
 #: Of an answer that is longer, nobody of ours wants the rest.
 ANSWER_MAX_BYTES = 16 << 20
 
 
-class _Answer:
+class _Answer(Answered):
     """Collects one answer."""
 
-    wants_pieces = True
+    __slots__ = ("_future", "_pieces", "_size", "_status")
 
     def __init__(self, future: "asyncio.Future[tuple[int, bytes]]") -> None:
+        self.wants_pieces = True
         self._future = future
         self._status = 0
         self._pieces: list[bytes] = []

@@ -31,7 +31,7 @@ REASONS = {
 }
 
 #: Of one connection only; never passed on, in either direction.
-HOP_BY_HOP = frozenset(
+HOP_BY_HOP: frozenset[bytes] = frozenset(
     (
         b"connection",
         b"keep-alive",
@@ -45,7 +45,9 @@ HOP_BY_HOP = frozenset(
     )
 )
 #: Set by the router itself in what it sends to engines.
-OWN_REQUEST_HEADERS = frozenset((b"host", b"content-length", b"expect", b"x-request-id", b"traceparent"))
+OWN_REQUEST_HEADERS: frozenset[bytes] = frozenset(
+    (b"host", b"content-length", b"expect", b"x-request-id", b"traceparent")
+)
 
 ERROR_TYPES = {
     400: "invalid_request_error",

@@ -2,9 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
-from msgspec.structs import replace
-
 from kveik.router import http1
 
 
@@ -16,34 +13,31 @@ class RefusedRequestError(Exception):
         self.status = status
 
 
-class Incoming(msgspec.Struct, eq=False, gc=False):
+class Incoming:
     """One request as it is being read. ``headers`` are the lines that are passed on to an engine.
 
     ``method`` is empty while the head is being read; ``passed_on`` (its headers in one) and the texts of method and
     target are there when it is complete.
     """
 
-    method: bytes = b""
-    target: bytes = b""
-    headers: list[bytes] = msgspec.field(default_factory=list)
-    head_bytes: int = 0
-    host: bytes = b""
-    authorization: bytes = b""
-    api_key: bytes = b""
-    request_id: bytes = b""
-    traceparent: bytes = b""
-    length: int = -1
-    chunked: bool = False
-    upgrade: bytes = b""
-    expects: bool = False
-    http10: bool = False
-    keep_alive: bool = True
-    body_bytes: int = 0
-    method_text: str = ""
-    target_text: str = ""
-    passed_on: bytes = b""
-    _parts: list[bytes] = msgspec.field(default_factory=list)
-    _of_this_hop: frozenset[bytes] = frozenset()
+    __slots__ = (
+        "_of_this_hop", "_parts", "api_key", "authorization", "body_bytes", "chunked", "expects", "head_bytes",
+        "headers", "host", "http10", "keep_alive", "length", "method", "method_text", "passed_on", "request_id",
+        "target", "target_text", "traceparent", "upgrade",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.method = self.target = self.host = b""
+        self.headers: list[bytes] = []
+        self.head_bytes = self.body_bytes = 0
+        self.authorization = self.api_key = self.request_id = self.traceparent = self.upgrade = b""
+        self.length = -1
+        self.chunked = self.expects = self.http10 = False
+        self.keep_alive = True
+        self.method_text = self.target_text = ""
+        self.passed_on = b""
+        self._parts: list[bytes] = []
+        self._of_this_hop: frozenset[bytes] = frozenset()
 
     def end_head(self, method: bytes, *, http10: bool, keep_alive: bool) -> None:
         """The head is complete."""
@@ -59,8 +53,16 @@ class Incoming(msgspec.Struct, eq=False, gc=False):
         self.target_text = self.target.decode("ascii", "replace")
 
     def with_body(self, body: bytes) -> "Incoming":
-        """Another request with the same head."""
-        return replace(self, length=len(body), body_bytes=len(body), _parts=[body])
+        """Another request with the same head, which offers no upgrade and expects no word before its body."""
+        other = Incoming()
+        other.method, other.target, other.host, other.headers = self.method, self.target, self.host, self.headers
+        other.method_text, other.target_text, other.passed_on = self.method_text, self.target_text, self.passed_on
+        other.head_bytes, other.http10, other.keep_alive = self.head_bytes, self.http10, self.keep_alive
+        other.authorization, other.api_key = self.authorization, self.api_key
+        other.request_id, other.traceparent = self.request_id, self.traceparent
+        other.length = other.body_bytes = len(body)
+        other._parts.append(body)
+        return other
 
     def add_body(self, data: bytes) -> None:
         """A piece of the body."""

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from kveik.router import http1
 from kveik.router.client_side import ClientConnection, UnderWay
+from kveik.router.compiled import is_compiled
 from kveik.router.dashboard import HEADERS, HTML_TYPE, PAGE
 from kveik.router.engines import EngineView
 from kveik.router.gate import Refused
@@ -238,6 +239,7 @@ class OwnPages:
             "refused_engines": router.engines.refused,
             "requests_under_way": router.under_way,
             "draining": router.draining,
+            "compiled": is_compiled(),
             **{name: part() for name, part in self._more.items()},
         }
 

@@ -15,8 +15,8 @@ each copy makes the next one cheaper.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import msgspec
 import xxhash
 
 from kveik.router.facts import RequestFacts
@@ -41,7 +41,8 @@ COPY_WEIGHT_MIN = 0.02
 HASHED_BLOCKS = 4
 
 
-class Candidate(msgspec.Struct, gc=False):
+@dataclass(init=False, slots=True)
+class Candidate:
     """One engine that could take the request now.
 
     ``cached_tokens``: prompt tokens that this engine is expected to hold; ``shared_tokens``: those
@@ -58,10 +59,28 @@ class Candidate(msgspec.Struct, gc=False):
     prefill_tokens_s: float
     share: float
     order: int
-    identity: int = 0
+    identity: int
+
+    def __init__(  # by hand, since what dataclasses make is never compiled, and this is made for each engine each time
+        self,
+        slot: int,
+        in_flight: int,
+        waiting_tokens: int,
+        cached_tokens: int,
+        shared_tokens: int,
+        prefill_tokens_s: float,
+        share: float,
+        order: int,
+        identity: int = 0,
+    ) -> None:
+        self.slot, self.in_flight, self.waiting_tokens = slot, in_flight, waiting_tokens
+        self.cached_tokens, self.shared_tokens = cached_tokens, shared_tokens
+        self.prefill_tokens_s, self.share = prefill_tokens_s, share
+        self.order, self.identity = order, identity
 
 
-class Choice(msgspec.Struct, frozen=True, gc=False):
+@dataclass(slots=True)
+class Choice:
     """The decision: which engine, why (a short word: a metric label), and what was expected.
 
     ``expected_compute_tokens`` is what the engine will have to compute for the prompt: the load to book.
@@ -73,7 +92,8 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     expected_compute_tokens: int = 0
 
 
-class Costs(msgspec.Struct, frozen=True, gc=False):
+@dataclass(frozen=True, slots=True)
+class Costs:
     """What takes how long where nothing better is known. All times in seconds.
 
     ``prefill_tokens_s``: for engines whose rate isn't known and no other engine's is. ``load_tokens_s``:
@@ -113,7 +133,7 @@ def expected_cost_s(
     if candidate.shared_tokens and costs.load_tokens_s > rate:
         ready += candidate.shared_tokens
         cost_s += candidate.shared_tokens / costs.load_tokens_s
-    compute: float = candidate.waiting_tokens + prompt_tokens - ready
+    compute = float(candidate.waiting_tokens + prompt_tokens - ready)
     if held_tokens > ready:
         compute += (weight - 1.0) * (held_tokens - ready)
     return (cost_s + compute / rate) / candidate.share
@@ -187,7 +207,7 @@ def _soonest(candidates: Sequence[Candidate], prompt_tokens: int, held: int, cos
         if candidate.shared_tokens and load_rate > rate:
             ready += candidate.shared_tokens
             cost_s += candidate.shared_tokens / load_rate
-        compute: float = candidate.waiting_tokens + prompt_tokens - ready
+        compute = float(candidate.waiting_tokens + prompt_tokens - ready)
         if held > ready:
             compute += more * (held - ready)
         cost_s = (cost_s + compute / rate) / candidate.share

@@ -50,7 +50,7 @@ class PrefixLearner:
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Seen] = deque()
         self._waiting_bytes = 0
-        self._thread: ThreadPoolExecutor | None = None
+        self._executor: ThreadPoolExecutor | None = None
         # What the thread did; between the end of its work and the next the loop takes it.
         self._busy = False
         self._looked: list[Looked] = []
@@ -87,11 +87,11 @@ class PrefixLearner:
         self._ticked_s = now_s
         if self._busy or not self._waiting or self._allowed_s <= 0:
             return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "kveik-prefixes")
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, "kveik-prefixes")
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
         self._busy = True
-        self._thread.submit(self._look, self._allowed_s).add_done_callback(self._done)
+        self._executor.submit(self._look, self._allowed_s).add_done_callback(self._done)
 
     def _look(self, allowed_s: float) -> None:
         """On the thread: look at as many as there is time for, at one at least."""
@@ -124,5 +124,5 @@ class PrefixLearner:
 
     def close(self) -> None:
         """End the thread; what it does not come to is not looked at."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)

@@ -81,6 +81,7 @@ class PromptReader:
         before = kind.before(read)
         if before != _NOTHING_BEFORE:
             text = b"".join((seed, *filter(_is_there, before), text[SEED_BYTES:]))
+        resumable = isinstance(read, Generation) and (first == _QUOTE or isinstance(read, Chat)) and read.is_resumable
         media = 0
         if len(text) > MEDIA_SEARCH_BYTES and not tokens:
             text, media = without_media(text)
@@ -91,8 +92,7 @@ class PromptReader:
             tokens or _estimated_tokens(text) + media * MEDIA_TOKENS,
             _limit(kind.max_tokens(read)),
             self._hasher.keys(text),
-            "",
-            isinstance(read, Generation) and (first == _QUOTE or isinstance(read, Chat)) and read.is_resumable,
+            resumable=resumable,
         )
 
     def _seed(self, kind: BodyKind, model: str, members: tuple[Raw, ...]) -> bytes:

@@ -1,13 +1,13 @@
 """What became of one request: one record, to which logs, metrics, usage and learning listen."""
 
 from collections.abc import Callable
-
-import msgspec
+from dataclasses import dataclass
 
 from kveik.router.facts import RequestFacts
 
 
-class RequestRecord(msgspec.Struct, gc=False):
+@dataclass(slots=True, eq=False)
+class RequestRecord:
     """One finished request. Times in seconds; -1 where something did not happen.
 
     ``outcome``: ``ok``, or whose fault it was: ``client``, ``request``, ``engine``, ``network``,

@@ -9,7 +9,6 @@ they came in; only a client of HTTP/1.0 gets the body alone.
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Protocol
 
 from kveik.router import http1
 from kveik.router.records import RequestRecord
@@ -22,26 +21,33 @@ _BODILESS = (204, 304)
 _MARKED = (b"/chat/completions", b"/completions", *_NAMED)
 
 
-class ClientLink(Protocol):
-    """What answers need of the client's connection."""
+class ClientLink:
+    """What answers need of the client's connection. A base for the reason that :class:`.upstream.Answered` is one."""
+
+    __slots__ = ("http10", "keep_alive")
 
     http10: bool
     keep_alive: bool
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
+        raise NotImplementedError
 
     def respond(self, status: int, body: bytes, *, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send a whole answer of the router's own."""
+        raise NotImplementedError
 
     def answered(self) -> None:
         """The answer is complete and the connection is kept: the next request may be handled."""
+        raise NotImplementedError
 
     def cut(self) -> None:
         """End the connection after what was written."""
+        raise NotImplementedError
 
     def break_off(self) -> None:
         """End the connection so that nobody takes it for the end of the answer."""
+        raise NotImplementedError
 
 
 class Step(Enum):

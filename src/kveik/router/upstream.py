@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
 
@@ -28,29 +28,42 @@ _NOT_PLAIN = (
 )  # fmt: skip
 
 
-class Answered(Protocol):
-    """What a connection tells the exchange that it carries. ``wants_pieces``: it needs the body without its framing."""
+class Answered:
+    """What a connection tells the exchange that it carries. ``wants_pieces``: it needs the body without its framing.
+
+    A base and no protocol: compiled, what is called for each request is called directly only then.
+    """
+
+    __slots__ = ("wants_pieces",)
 
     wants_pieces: bool
 
     def answer_whole(self, head: bytes, body: bytes) -> None:
         """A whole, plain answer of status 200: its head (without the blank line) goes on as it is; see `_plain`."""
+        raise NotImplementedError
 
     def answer_began(self, status: int, head: bytes, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """The answer's head is complete; ``data`` are the raw bytes of the body that came with it."""
+        raise NotImplementedError
 
     def answer_went_on(self, data: bytes, pieces: Sequence[bytes], complete: bool) -> None:
         """More raw bytes of the body."""
+        raise NotImplementedError
 
     def attempt_failed(self, failure: Failure, why: str) -> None:
         """The connection is lost to this exchange."""
+        raise NotImplementedError
 
     def router_failed(self) -> None:
         """The router itself failed while it handled the answer."""
+        raise NotImplementedError
 
 
-class EngineConnection(asyncio.Protocol):
-    """One connection. ``reused`` tells whether it has carried an exchange before this one."""
+class EngineConnection:
+    """One connection, an :class:`asyncio.Protocol` by its methods.
+
+    ``reused`` tells whether it has carried an exchange before this one.
+    """
 
     __slots__ = (
         "_complete", "_early_heads", "_gives_pieces", "_head", "_keep", "_parser", "_paused", "_pieces", "_pool",
@@ -376,10 +389,11 @@ class EnginePool:
         return task
 
     async def _dial(self, made: Callable[[EngineConnection], None], failed: Callable[[Failure, str], None]) -> None:
-        loop = asyncio.get_running_loop()
+        connection = EngineConnection(self)
+        protocol: Any = connection  # asyncio's types ask for a subclass, and what runs for what it does
         try:
             async with asyncio.timeout(self._connect_s):
-                _, connection = await loop.create_connection(lambda: EngineConnection(self), self.host, self.port)
+                await asyncio.get_running_loop().create_connection(lambda: protocol, self.host, self.port)
         except TimeoutError:
             failed(Failure.CONNECT_TIMEOUT, f"no connection to {self.host}:{self.port} within {self._connect_s:g} s")
         except OSError as error:

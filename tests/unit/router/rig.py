@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
 import uvloop
 
 from kveik.config import RouterSettings
@@ -18,7 +19,8 @@ from kveik.fleet.lifecycle import State
 from kveik.fleet.membership import Member, Membership
 from kveik.router.care import EngineCare
 from kveik.router.choice import Chooser
-from kveik.router.client_side import ClientConnection
+from kveik.router.client_side import clients_of
+from kveik.router.compiled import is_compiled
 from kveik.router.core import Router
 from kveik.router.gate import Gate
 from kveik.router.prompt import PromptReader
@@ -29,6 +31,9 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 WAIT_S = 10.0
+
+#: For tests that put something in the place of the router's own methods.
+interpreted_only = pytest.mark.skipif(is_compiled(), reason="compiled methods cannot be replaced")
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -348,7 +353,7 @@ async def rig(*engines: ScriptedEngine, **given: Any) -> AsyncIterator[Rig]:
         settings, Gate(settings, None, loop.time()), chooser, PromptReader(), [records.append], chooser.forget_engine
     )
     router.care = care = EngineCare(settings, router, lambda engine, why: None)
-    server = await loop.create_server(lambda: ClientConnection(router), "127.0.0.1", 0)
+    server = await loop.create_server(clients_of(router), "127.0.0.1", 0)
     made = Rig(router, server.sockets[0].getsockname()[1], records)
     made.join(*engines)
     ticker = loop.create_task(_tick(router))

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_nothing_that_clients_choose_breaks_out_of_its_line(path_text: str, mode
     assert written.endswith(b"}\n")
     line = json.loads(written)
     assert line["outcome"] == "ok"
-    assert [*line] == ["time", *RequestRecord.__struct_fields__[:-1]]
+    assert [*line] == ["time", *(field.name for field in dataclasses.fields(RequestRecord)[:-1])]
 
 
 def test_line_ends_of_any_alphabet_are_escaped(path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 
 from kveik.breaker import CLOSED
 from kveik.router.care import EngineCare
-from tests.unit.router.rig import CHAT, ScriptedEngine, answer, die, hang, rig, run, until
+from tests.unit.router.rig import CHAT, ScriptedEngine, answer, die, hang, interpreted_only, rig, run, until
 
 OK = b'{"ok":true}'
 
@@ -142,6 +142,7 @@ def test_an_engine_that_leaves_the_fleet_gets_nothing_new_and_finishes_what_it_h
     run(test)
 
 
+@interpreted_only
 def test_a_fault_of_the_routers_own_blames_no_engine_and_ends_one_connection() -> None:
     async def test() -> None:
         async with rig(ScriptedEngine(answer(OK))) as made:
@@ -210,6 +211,7 @@ def test_the_death_of_an_engine_is_lost_on_none_of_many_requests() -> None:
     run(test)
 
 
+@interpreted_only
 def test_an_engine_is_not_out_for_ever_if_trying_it_out_failed_in_the_router() -> None:
     async def test() -> None:
         engine, other = ScriptedEngine(answer(OK)), ScriptedEngine(answer(OK))

@@ -33,7 +33,7 @@ from tests.unit.router.exact_rig import (
     until_why,
     words,
 )  # fmt: skip
-from tests.unit.router.rig import run, until
+from tests.unit.router.rig import interpreted_only, run, until
 
 
 @pytest.fixture(scope="module")
@@ -284,6 +284,7 @@ def test_long_prompts_are_tokenized_beside_the_loop_and_answered_exactly(tmp_pat
         run(test)
 
 
+@interpreted_only
 @pytest.mark.parametrize("case", ["slow", "too many", "broken"])
 def test_a_prompt_that_cannot_be_tokenized_in_time_is_answered_for_approximately(
     tmp_path: Path, folder: Path, case: str, monkeypatch: pytest.MonkeyPatch

@@ -4,8 +4,8 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import astuple, replace
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -45,7 +45,7 @@ def engine(slot: int, **state: float) -> Candidate:
 
 
 def changed(candidate: Candidate, **state: float) -> Candidate:
-    return msgspec.structs.replace(candidate, **state)
+    return replace(candidate, **state)  # type: ignore[arg-type]
 
 
 def prompt(tokens: int = 4000, session: str = "", keys: Sequence[int] = ()) -> RequestFacts:
@@ -125,9 +125,9 @@ def test_no_policy_depends_on_the_order_in_which_engines_are_listed(
 def test_a_decision_changes_nothing_and_comes_out_the_same_again(
     name: str, candidates: list[Candidate], facts: RequestFacts
 ) -> None:
-    before = [msgspec.structs.astuple(c) for c in candidates]
+    before = [astuple(c) for c in candidates]
     assert POLICIES[name](candidates, facts, COSTS) == POLICIES[name](candidates, facts, COSTS)
-    assert [msgspec.structs.astuple(c) for c in candidates] == before
+    assert [astuple(c) for c in candidates] == before
 
 
 @given(engines())
