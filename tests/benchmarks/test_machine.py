@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.machine import ForeignLoad, describe, own_seconds, wait_quiet
+from benchmarks.machine import ROOT, ForeignLoad, describe, own_seconds, wait_quiet
 
 SPIN = "import time, sys\nend = time.monotonic() + 0.8\nwhile time.monotonic() < end: pass"
 
@@ -41,6 +41,31 @@ def test_what_a_process_that_is_not_ours_computes_is_foreign(tmp_path: Path) -> 
     load = ForeignLoad()
     time.sleep(0.5)
     assert load.cores() > 0.3
+
+
+def test_what_a_benchmark_leaves_in_the_background_counts_as_its_own(tmp_path: Path) -> None:
+    benchmark = tmp_path / "one.py"
+    benchmark.write_text(
+        "import subprocess, sys, time\n"
+        "from benchmarks.machine import own_seconds\n"
+        f"background = ['sh', '-c', '\"$0\" -c \"$1\" &', sys.executable, {SPIN!r}]\n"
+        "before_s = own_seconds()\n"
+        "subprocess.run(background, check=True, stdin=subprocess.DEVNULL)\n"
+        "until_s = time.monotonic() + 60\n"
+        "while own_seconds() - before_s < 0.3:\n"
+        "    assert time.monotonic() < until_s, own_seconds() - before_s\n"
+        "    time.sleep(0.05)\n"
+        "sys.exit(7)\n",
+        encoding="utf8",
+    )
+    run = (
+        "import sys; from benchmarks.machine import ROOT, run_reaping\n"
+        f"sys.exit(run_reaping([sys.executable, {str(benchmark)!r}], ROOT))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", run], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False
+    )
+    assert done.returncode == 7
 
 
 def test_waiting_for_a_quiet_machine_ends() -> None:
