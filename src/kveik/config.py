@@ -227,6 +227,10 @@ class RouterSettings:
         minimum=0.5,
         maximum=WAIT_MAX_S,
     )
+    resume_streams: bool = setting(
+        False,
+        "Let another engine go on with a stream of plain text (greedy or seeded) whose engine was lost.",
+    )
     comment_after_s: float = setting(
         15.0,
         "Send a comment line into a stream that has not begun after so long, so that no proxy cuts it; 0: never.",

@@ -25,6 +25,7 @@ from kveik.router.incoming import Incoming
 from kveik.router.policy import Choice
 from kveik.router.quarantine import Quarantine, fingerprint
 from kveik.router.records import RequestListener, RequestRecord
+from kveik.router.resume import Resumption
 from kveik.router.trace import Tracing, request_id
 
 logger = logging.getLogger(__name__)
@@ -154,13 +155,8 @@ class Router(Dispatcher):
         if self.pages is not None and (own := self.pages.answer(client, request)):
             return None if own is True else own
         now_s = self.loop.time()
-        record = RequestRecord(
-            request_id(request.request_id),
-            request.method_text,
-            request.target_text,
-            request_bytes=request.body_bytes,
-            client=client.peer,
-        )
+        record = RequestRecord(request_id(request.request_id), request.method_text, request.target_text)
+        record.request_bytes, record.client = request.body_bytes, client.peer
         ticket = self.gate.enter(request.authorization or request.api_key or None, now_s)
         if isinstance(ticket, Refused):
             self._refuse_early(client, record, ticket)
@@ -200,6 +196,7 @@ class Router(Dispatcher):
             traceparent=self._tracing.begin(request.traceparent, record),
             comment_after_s=self.settings.comment_after_s,
             stream_idle_s=self.settings.stream_idle_s,
+            resumption=self._resumption(request, facts, body),
         )
         exchange.ticket = ticket
         self._exchanges.add(exchange)
@@ -210,6 +207,12 @@ class Router(Dispatcher):
             return exchange
         self._begin(exchange)
         return exchange
+
+    def _resumption(self, request: Incoming, facts: RequestFacts, body: bytes) -> Resumption | None:
+        """What lets another engine go on with a stream, where that is asked for and possible."""
+        if not (self.settings.resume_streams and facts.stream and facts.resumable and request.method == b"POST"):
+            return None
+        return Resumption(body, chat=b"/chat/" in request.target)
 
     def _passed_on(self, request: Incoming) -> bytes:
         """The header lines that engines get."""

@@ -25,6 +25,7 @@ from kveik.router.gate import Ticket
 from kveik.router.policy import Choice
 from kveik.router.records import RequestRecord
 from kveik.router.relay import HOLD_MAX_BYTES, ClientLink, Relay, Step
+from kveik.router.resume import Resumption
 from kveik.router.stream import error_status
 from kveik.router.upstream import Answered, EngineConnection
 
@@ -82,10 +83,10 @@ class Exchange(Answered):
     """One request of one client. Made by the router; :meth:`start` begins it."""
 
     __slots__ = (
-        "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_router",
-        "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens", "comment_after_s",
-        "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s", "longer_than_tokens", "method",
-        "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent",
+        "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_rest",
+        "_resumption", "_router", "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens",
+        "comment_after_s", "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s",
+        "longer_than_tokens", "method", "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent",
     )  # fmt: skip
 
     def __init__(
@@ -102,7 +103,9 @@ class Exchange(Answered):
         traceparent: bytes = b"",
         comment_after_s: float = 0.0,
         stream_idle_s: float = 60.0,
+        resumption: Resumption | None = None,
     ) -> None:
+        """``resumption``: another engine may go on with its stream."""
         self._router, self._client, self.record = router, client, record
         self.method, self.target, self.headers, self.body, self.facts = method, target, headers, body, facts
         self.traceparent = traceparent
@@ -110,7 +113,9 @@ class Exchange(Answered):
         self._loop = router.loop
         self.last_byte_s = self.attempt_began_s = self._loop.time()
         self.started_s = perf_counter()  # uvloop's time moves once a millisecond: too coarse for what is measured
-        self._relay = Relay(client, record, target.partition(b"?")[0])
+        self._resumption = resumption
+        self._rest = b""  # the body of the request for the rest of a stream
+        self._relay = Relay(client, record, target.partition(b"?")[0], reframes=resumption is not None)
         self.wants_pieces = self._relay.wants_pieces  # of the body, without its framing
         self.engine: EngineView | None = None
         self.booked_tokens = -1  # on the engine of this attempt; negative: nothing is booked
@@ -158,6 +163,7 @@ class Exchange(Answered):
         self._dial = None
         self._connection = connection
         assert self.engine is not None
+        body = self._rest or self.body
         if self.record.added_s < 0:
             self.record.added_s = perf_counter() - self.started_s
         head = http1.request_head(
@@ -165,11 +171,11 @@ class Exchange(Answered):
             self.target,
             self.headers,
             host=self.engine.host_header,
-            length=len(self.body),
+            length=len(body),
             request_id=self.record.request_id.encode(),
             traceparent=self.traceparent,
         )
-        connection.send(self, head + self.body)
+        connection.send(self, head + body)
         if self._paused:
             connection.pause_reading()
 
@@ -216,7 +222,11 @@ class Exchange(Answered):
             self.record.first_byte_s = -1.0  # it was not the answer's
             if self.start():
                 return
+        if self._relay.begun and verdict.blame is not Blame.CLIENT and self._goes_on():
+            return
         blame = verdict.blame
+        if self._rest and blame is Blame.CLIENT:
+            blame = Blame.ENGINE  # it is our request that was refused, and an engine's loss that made us ask
         if by_status and len(self._blamed_later) > 1:
             blame = Blame.REQUEST
         else:
@@ -228,6 +238,22 @@ class Exchange(Answered):
         for engine, verdict, why in self._blamed_later:
             self._router.blame(engine, self, verdict, why)
         self._blamed_later.clear()
+
+    def _goes_on(self) -> bool:
+        """Have another engine go on with the stream that this one began; False if none can."""
+        if self._resumption is None or not self._router.may_retry(self):
+            return False
+        rest = self._resumption.continued()
+        if rest is None or not self._relay.go_on():
+            return False
+        self._rest = rest
+        self._status, self._error = 0, []
+        self.last_byte_s = self._loop.time()
+        self.record.resumed += 1
+        if self.start():
+            return True
+        self.record.resumed -= 1
+        return False
 
     def _give_up(self, blame: Blame, evidence: Evidence, why: str, answer: bytes) -> None:
         """Tell the client what became of it."""
@@ -272,6 +298,12 @@ class Exchange(Answered):
             if complete:
                 self._error_answer(whole=True)
             return
+        if self._resumption is not None:
+            data = self._resumption.take(data, complete=complete)
+            if self._resumption.error:
+                self._relay.began(status, head, data, complete=False)
+                self._failed_within(self._resumption.error, complete)
+                return
         if data or complete:
             self._first_byte()
         self._step(self._relay.began(status, head, data, complete=complete), complete)
@@ -288,6 +320,12 @@ class Exchange(Answered):
             if complete or sum(map(len, self._error)) > HOLD_MAX_BYTES:
                 self._error_answer(whole=complete)
             return
+        if self._resumption is not None:
+            data = self._resumption.take(data, complete=complete)
+            if self._resumption.error:
+                self._relay.went_on(data, complete=False)
+                self._failed_within(self._resumption.error, complete)
+                return
         if self.record.first_byte_s < 0:
             self._first_byte()
         step = self._relay.went_on(data, complete)
@@ -325,6 +363,16 @@ class Exchange(Answered):
         self.record.outcome, self.record.why, self.record.cut = verdict.blame.value, why, True
         assert self.engine is not None
         self._router.blame(self.engine, self, verdict, why)
+
+    def _failed_within(self, error: bytes, complete: bool) -> None:
+        """The engine said within a stream that it failed, and the client has not heard it: another one may go on."""
+        if complete:  # the connection goes back to the pool by itself
+            self._connection = None
+        self._let_go()
+        status = error_status(b"data: " + error, first=True) or 500
+        text = error[:ERROR_TEXT_BYTES].decode("utf8", "replace")
+        why = f"{_status_in_words(status, text)} within the stream"
+        self._fail(Evidence(Failure.STATUS, status, text, answered=True), why)
 
     def _error_answer(self, *, whole: bool) -> None:
         connection, self._connection = self._connection, None

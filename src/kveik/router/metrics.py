@@ -30,6 +30,7 @@ DURATION_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.
 REQUESTS = MetricRow("requests", "Finished requests", ("model", "engine", "outcome", "status"))
 CHOICES = MetricRow("choices", "Requests sent to an engine, by why it was chosen", ("reason",))
 RETRIES = MetricRow("retries", "Attempts after the first one", ("model",))
+RESUMED = MetricRow("resumed_streams", "Times that another engine went on with a stream", ("model",))
 EXPECTED = MetricRow("expected_cached_tokens", "Prompt tokens expected to be cached where sent", ("model",))
 CACHED = MetricRow("cached_tokens", "Prompt tokens that were cached, of the same requests", ("model",))
 MISSED = MetricRow("expected_tokens_missed", "Tokens expected to be cached that were not", ("model",))
@@ -44,7 +45,7 @@ PREFIX_LOST = MetricRow(
     "prefix_tokens_lost", "Prompt tokens that stood behind something that changed, of those", ("model", "kind")
 )
 COUNTERS = (
-    REQUESTS, CHOICES, RETRIES, EXPECTED, CACHED, MISSED, PROMPT, COMPLETION, CUTS, REFUSED, RETRIES_REFUSED,
+    REQUESTS, CHOICES, RETRIES, RESUMED, EXPECTED, CACHED, MISSED, PROMPT, COMPLETION, CUTS, REFUSED, RETRIES_REFUSED,
     LINES_DROPPED, LOOKED_AT, PREFIX_LOST,
 )  # fmt: skip
 
@@ -137,13 +138,14 @@ class ModelCounts:
     """What is counted of one model."""
 
     __slots__ = (
-        "cached", "completion", "cuts", "duration", "expected", "missed", "prompt", "requests", "retries", "ttft",
+        "cached", "completion", "cuts", "duration", "expected", "missed", "prompt", "requests", "resumed", "retries",
+        "ttft",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str, int], int] = {}  # engine, outcome, status class
         self.cuts: dict[str, int] = {}
-        self.retries = self.expected = self.cached = self.missed = self.prompt = self.completion = 0
+        self.retries = self.resumed = self.expected = self.cached = self.missed = self.prompt = self.completion = 0
         self.ttft = Histogram(TTFT_BUCKETS_S)
         self.duration = Histogram(DURATION_BUCKETS_S)
 
@@ -178,6 +180,7 @@ class RouterMetrics(Collector):
         self._choices[record.reason] = self._choices.get(record.reason, 0) + 1
         if record.attempts > 1:
             counts.retries += record.attempts - 1
+            counts.resumed += record.resumed
         if record.prompt_tokens >= 0:
             self._count_tokens(counts, record)
         counts.duration.add(record.total_s)
@@ -268,6 +271,7 @@ class Scrape(Collector):
             ),
         )
         yield _counter(RETRIES, (((model,), counts.retries) for model, counts in models))
+        yield _counter(RESUMED, (((model,), counts.resumed) for model, counts in models))
         yield _counter(EXPECTED, (((model,), counts.expected) for model, counts in models))
         yield _counter(CACHED, (((model,), counts.cached) for model, counts in models))
         yield _counter(MISSED, (((model,), counts.missed) for model, counts in models))

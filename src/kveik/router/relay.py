@@ -82,14 +82,16 @@ class Relay:
     """
 
     __slots__ = (
-        "_chunks_ours", "_client", "_framing", "_head", "_held", "_holds", "_marked", "_path", "_record", "_size",
-        "_status", "_watch", "begun", "error_status", "head_sent", "looks_whole", "wants_pieces",
+        "_chunks_ours", "_client", "_framing", "_head", "_held", "_holds", "_marked", "_path", "_record", "_reframes",
+        "_size", "_status", "_watch", "begun", "error_status", "head_sent", "looks_whole", "wants_pieces",
     )  # fmt: skip
 
-    def __init__(self, client: ClientLink, record: RequestRecord, path: bytes) -> None:
+    def __init__(self, client: ClientLink, record: RequestRecord, path: bytes, *, reframes: bool = False) -> None:
+        """``reframes``: chunks are made anew, so that another engine can go on with a stream."""
         self._client, self._record, self._path = client, record, path
         self._marked = path.endswith(_MARKED)
-        self.wants_pieces = client.http10
+        self._reframes = reframes and not client.http10
+        self.wants_pieces = client.http10 or reframes
         self.begun = False
         self.head_sent = False
         self.looks_whole = False
@@ -106,6 +108,10 @@ class Relay:
         self._size = 0
         self._status = 0
         self._chunks_ours = False
+
+    def go_on(self) -> bool:
+        """Another engine goes on with what this one began; False if its framing does not let it."""
+        return self._chunks_ours or self._framing is _CONNECTION
 
     # -- the engine's answer --------------------------------------------------------------------
 
@@ -130,7 +136,7 @@ class Relay:
         self._status = status
         if b"text/event-stream" in lower:
             self._watch = StreamWatch(named_events=self._path.endswith(_NAMED))
-            self._chunks_ours = self.head_sent and not framed
+            self._chunks_ours = self._reframes if framed else self.head_sent
         elif self.head_sent:
             return Step.MISFIT
         self._holds = not framed or b"json" in lower
@@ -144,7 +150,7 @@ class Relay:
         if b"\r\ntransfer-encoding:" not in lower:
             sized = b"\r\ncontent-length:" in lower or self._status in _BODILESS
             self._framing = _LENGTH if sized else _CONNECTION
-        elif self.wants_pieces:
+        elif self.wants_pieces and not self._reframes:
             self._framing = _CONNECTION
             head = _without_framing(head)
         if self._framing is _CONNECTION:

@@ -26,7 +26,8 @@ _ERROR = rb'(?:data: ?\{"error": ?\{|event: ?error\r?\n)'
 _ERROR_EVENT = re.compile(rb"(?:^|\n)" + _ERROR)
 _ERROR_FIRST = re.compile(rb"(?:[0-9a-fA-F]+\r\n)?" + _ERROR)
 _ERROR_CODE = re.compile(rb'"code": ?"?([45]\d\d)\b')
-_VALUE = re.compile(rb"\s*:\s*(\d{1,12})")
+_BEFORE_NUMBER, _ZERO, _NINE = b" \t\r\n:", ord("0"), ord("9")
+_DIGITS_MAX = 12
 _NO_USAGE = (-1, -1, -1)
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -133,6 +134,14 @@ def usage_in(tail: bytes) -> tuple[int, int, int]:
 
 def _number(text: bytes, name: bytes, start: int) -> int:
     """The last number of that name (in quotes) after ``start``; -1 if there is none."""
-    at = text.rfind(name, start)
-    value = _VALUE.match(text, at + len(name)) if at >= 0 else None
-    return int(value[1]) if value is not None else -1
+    at, value = text.rfind(name, start), -1
+    if at < 0:
+        return value
+    at, size = at + len(name), len(text)
+    while at < size and text[at] in _BEFORE_NUMBER:
+        at += 1
+    end = min(size, at + _DIGITS_MAX)
+    while at < end and _ZERO <= text[at] <= _NINE:
+        value = max(value, 0) * 10 + text[at] - _ZERO
+        at += 1
+    return value

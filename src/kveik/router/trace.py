@@ -24,7 +24,7 @@ _SAMPLED = 0x01
 
 _random = random.Random()  # ids must differ, not be hard to guess
 _ID_PREFIX = f"{_random.getrandbits(64):016x}"
-_id_numbers = itertools.count(_random.getrandbits(63))
+_id_numbers = itertools.count(1 << 62 | _random.getrandbits(62))  # all of 16 hex digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def request_id(presented: bytes) -> str:
     """
     if presented and _REQUEST_ID.fullmatch(presented):
         return presented.decode("ascii")
-    return f"{_ID_PREFIX}{next(_id_numbers):016x}"
+    return _ID_PREFIX + hex(next(_id_numbers))[2:]  # noqa: FURB116 (a format costs ten times more once compiled)
 
 
 def parse_traceparent(header: bytes) -> TraceContext | None:

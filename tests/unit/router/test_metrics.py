@@ -11,7 +11,7 @@ from kveik.router.records import RequestRecord
 
 def record(model: str = "m", engine: str = "e", **fields: object) -> RequestRecord:
     given_fields = {"status": 200, "reason": "prefix", "attempts": 1, **fields}
-    return RequestRecord("id", "POST", "/v1/completions", model=model, engine=engine, **given_fields)  # type: ignore[arg-type]
+    return RequestRecord("id", "POST", "/v1/completions", model=model, engine=engine, **given_fields)
 
 
 def exposed(collector: Collector) -> dict[str, float]:

@@ -24,7 +24,7 @@ CLIENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 def finished(traceparent: bytes = CLIENT, **fields: object) -> RequestRecord:
     given = {"model": "m", "engine": "e", "reason": "prefix", "status": 200, "total_s": 2.0, **fields}
-    record = RequestRecord("id", "POST", "/v1/completions?key=secret", **given)  # type: ignore[arg-type]
+    record = RequestRecord("id", "POST", "/v1/completions?key=secret", **given)
     Tracing(exports=True).begin(traceparent, record)
     return record
 

@@ -31,7 +31,7 @@ def body(minute: int) -> bytes:
 
 def take(learner: PrefixLearner, count: int, **told: object) -> None:
     for number in range(count):
-        learner.take(CHAT, body(number % 60), RequestRecord("r", "POST", "/", model="m", client="10.0.0.1", **told))  # type: ignore[arg-type]
+        learner.take(CHAT, body(number % 60), RequestRecord("r", "POST", "/", model="m", client="10.0.0.1", **told))
 
 
 def learning(test: Callable[[PrefixLearner], Awaitable[None]], cost_s: float = 0.0) -> None:

@@ -10,7 +10,7 @@ from kveik.router.request_book import RequestBook, RoutedRequest
 
 
 def record(name: str, **given: object) -> RequestRecord:
-    return RequestRecord(name, "POST", "/v1/completions", **given)  # type: ignore[arg-type]
+    return RequestRecord(name, "POST", "/v1/completions", **given)
 
 
 def test_the_latest_requests_come_first_with_what_was_expected_and_what_came() -> None:

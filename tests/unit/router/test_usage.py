@@ -15,7 +15,7 @@ DAY_S = 86_400.0
 
 def request(key: str = "team", model: str = "m", **fields: object) -> RequestRecord:
     given = {"engine": "e", "prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 3, **fields}
-    return RequestRecord("id", "POST", "/v1/completions", key_name=key, model=model, **given)  # type: ignore[arg-type]
+    return RequestRecord("id", "POST", "/v1/completions", key_name=key, model=model, **given)
 
 
 def save(counted: Usage) -> None:
