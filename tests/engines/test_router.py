@@ -75,7 +75,7 @@ def served(
             engine.wait_ready(BOOT_S)
         # Two engines share two cores here: what is slow is not stuck, and the trials may take their time.
         router = stack.enter_context(
-            RouterThread(folder, [engine.spec.url for engine in engines], probe_deadline_s=20.0)
+            RouterThread(folder, [engine.spec.url for engine in engines], probe_deadline_s=20.0, resume_streams=True)
         )
         client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0, timeout=120)
         yield Served(engines, router, client)
@@ -169,6 +169,28 @@ def test_after_kill_9_nothing_is_lost_and_the_shared_cache_has_what_the_engine_h
     assert other.usage.prompt_tokens_details.cached_tokens >= 512, (
         "from the shared cache, by an engine that never saw it"
     )
+    victim.start()
+    victim.wait_ready(BOOT_S)
+    wait_until(lambda: all(e["state"] == "ready" for e in served.router.fleet()["engines"]), "it is back", 60)
+
+
+def test_a_stream_goes_on_after_kill_9_and_says_what_one_engine_would_have_said(served: Served) -> None:
+    question = "Tell me a story about a lighthouse."
+    told = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}
+    whole = served.chat(question, **told)
+    stream = served.chat(question, stream=True, stream_options={"include_usage": True}, **told)
+    events = [next(stream) for _ in range(40)]
+    victim = served.engine(served.last_choice()["engine"])
+    victim.process.kill()
+    events += stream
+    said = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
+    assert said == whole.choices[0].message.content
+    assert len({event.id for event in events}) == 1
+    assert [event.choices[0].finish_reason for event in events if event.choices][-1] == "length"
+    assert events[-1].usage.completion_tokens == 120
+    assert events[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert served.engine(served.last_choice()["engine"]) is not victim
+    assert served.router.fleet()["requests_under_way"] == 0
     victim.start()
     victim.wait_ready(BOOT_S)
     wait_until(lambda: all(e["state"] == "ready" for e in served.router.fleet()["engines"]), "it is back", 60)

@@ -439,11 +439,14 @@ class Router(Dispatcher):
                 exchange.first_byte_by_s = now_s + self.settings.first_byte_s
 
     def engine_stuck(self, engine: EngineView, why: str) -> None:
-        """It does nothing: those who wait for it go elsewhere, if there is an elsewhere."""
+        """It does nothing: those who wait for it go elsewhere, if there is an elsewhere that they have not tried.
+
+        Who has tried all engines stays: then it is rather its prompt that takes so long, as it did on the others.
+        """
         going = [
             exchange
             for exchange in self.waiting_on(engine)
-            if any(other is not engine for other in self.engines.open_for(exchange.facts.model))
+            if any(other is not engine for other in self._others(exchange))
         ]
         if not going:
             self.engine_moves(engine)

@@ -86,7 +86,8 @@ class Exchange(Answered):
         "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_rest",
         "_resumption", "_router", "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens",
         "comment_after_s", "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s",
-        "longer_than_tokens", "method", "over", "record", "started_s", "stream_idle_s", "target", "ticket", "traceparent",
+        "longer_than_tokens", "method", "over", "record", "started_s", "stream_idle_s", "target", "ticket",
+        "traceparent",
     )  # fmt: skip
 
     def __init__(

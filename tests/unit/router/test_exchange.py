@@ -297,6 +297,25 @@ class TestSilence:
 
         run(test)
 
+    def test_engines_that_are_all_as_slow_are_waited_for(self) -> None:
+        """A prompt that takes each of them longer than expected, with counters that stand still: not one fails it."""
+
+        async def test() -> None:
+            async def handle(request: Request, writer: asyncio.StreamWriter) -> None:
+                if request.headers.get("x-request-id") != "kveik-router":
+                    await asyncio.sleep(1.5)
+                await answer(OK)(request, writer)
+
+            still = b'vllm:prompt_tokens_total{model_name="m"} 1.0\n'
+            slow = [ScriptedEngine(handle, metrics=still), ScriptedEngine(handle, metrics=still)]
+            async with rig(*slow, first_byte_s=0.3, breaker_open_s=0.05, probe_deadline_s=0.3) as made:
+                response = await made.ask()
+                assert (response.status, response.body) == (200, OK)
+                assert [len(engine.requests) for engine in slow] == [1, 1]
+                await until(lambda: made.engine("a").takes_requests and made.engine("b").takes_requests, "both are in")
+
+        run(test)
+
     def test_the_only_engine_is_waited_for(self) -> None:
         async def test() -> None:
             async def handle(request: Request, writer: asyncio.StreamWriter) -> None:

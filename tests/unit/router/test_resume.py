@@ -242,14 +242,18 @@ def test_other_streams_end_with_an_error(body: object, settings: dict[str, Any])
     run(test)
 
 
-@pytest.mark.parametrize("second", [answer(b'{"error":{"message":"no"}}', 400), streaming(REST[1], lost=True)])
-def test_a_stream_that_cannot_go_on_ends_with_an_error(second: Handler) -> None:
+@pytest.mark.parametrize(
+    ("second", "outcome"),
+    [(answer(b'{"error":{"message":"no"}}', 400), "engine"), (streaming(REST[1], lost=True), "request")],
+    ids=["it refuses to go on", "it dies as well, so the request is quarantined"],
+)
+def test_a_stream_that_cannot_go_on_ends_with_an_error(second: Handler, outcome: str) -> None:
     async def test() -> None:
         response, record, _ = await asked(streaming(*BEGUN, lost=True), second)
         assert not response.whole
         assert b'"error"' in response.body
         assert DONE not in response.body
-        assert record.cut
+        assert (record.cut, record.outcome) == (True, outcome)
 
     run(test)
 
