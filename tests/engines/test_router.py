@@ -73,10 +73,10 @@ def served(
             engines[-1].start()
         for engine in engines:
             engine.wait_ready(BOOT_S)
-        # Two engines share two cores here: what is slow is not stuck, and the trials may take their time.
-        router = stack.enter_context(
-            RouterThread(folder, [engine.spec.url for engine in engines], probe_deadline_s=20.0, resume_streams=True)
-        )
+        # Two engines share two cores here, perhaps without bfloat16 instructions: what is slow is not stuck.
+        patience = {"probe_deadline_s": 20.0, "slow_prefill_tokens_s": 15.0}
+        urls = [engine.spec.url for engine in engines]
+        router = stack.enter_context(RouterThread(folder, urls, resume_streams=True, **patience))
         client = openai.OpenAI(base_url=f"{router.url}/v1", api_key="none", max_retries=0, timeout=120)
         yield Served(engines, router, client)
 
