@@ -93,4 +93,5 @@ peers: dev ## other routers, for the comparison; what cannot be installed is lef
 clean: ## remove environments, models and everything else that was made
 	rm -rf .venv .venv-vllm .venv-lmcache .venv.lock .venv-vllm.lock .venv-lmcache.lock .kveik build dist .coverage
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src -name '*.so' -delete
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
