@@ -52,7 +52,7 @@ def engine(
         python=engine_python,
         model=folder,
         port=ports["http"],
-        dtype="bfloat16",
+        dtype="float32",  # processors without bfloat16 instructions take ten times as long with it
         max_model_tokens=2048,
         kv_cache_bytes=100_000_000,
         cores=os.environ.get("KVEIK_ENGINE_CORES") or core_of(0),
