@@ -60,7 +60,7 @@ def specifications(folder: Path, port: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "name", ["smollm2-135m-instruct", "tiny-qwen3", "tiny-qwen3moe", "tiny-gemma3", "tiny-gptoss", "tiny-deepseekv2",
-             pytest.param("tiny-qwen3next", marks=pytest.mark.skipif(not HAS_AMX, reason="other kernels, other states"))]
+             pytest.param("tiny-qwen3next", marks=pytest.mark.skipif(not HAS_AMX, reason="other states"))]
 )  # fmt: skip
 def test_bytes_are_those_of_vllms_specifications(models: Path, distributed: int, name: str) -> None:
     folder = models / name
