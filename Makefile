@@ -18,7 +18,7 @@ WORKERS ?= 3
 ENGINE_WORKERS ?= 2
 PYTEST_DEV := $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile
 # The router's own tests once more, on its compiled code.
-PYTEST_COMPILED := PYTHONPATH=.kveik/compiled $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile -q tests/unit/router
+PYTEST_COMPILED := PYTHONPATH=.kveik/compiled $(PYTEST_DEV) -q tests/unit/router
 PYTEST_VLLM := $(VLLM)/python -m pytest -m "vllm and not long" -n $(ENGINE_WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help

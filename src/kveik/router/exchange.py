@@ -250,11 +250,10 @@ class Exchange(Answered):
         self._rest = rest
         self._status, self._error = 0, []
         self.last_byte_s = self._loop.time()
+        if not self.start():
+            return False
         self.record.resumed += 1
-        if self.start():
-            return True
-        self.record.resumed -= 1
-        return False
+        return True
 
     def _give_up(self, blame: Blame, evidence: Evidence, why: str, answer: bytes) -> None:
         """Tell the client what became of it."""
@@ -370,7 +369,7 @@ class Exchange(Answered):
         if complete:  # the connection goes back to the pool by itself
             self._connection = None
         self._let_go()
-        status = error_status(b"data: " + error, first=True) or 500
+        status = error_status(error, first=True) or 500
         text = error[:ERROR_TEXT_BYTES].decode("utf8", "replace")
         why = f"{_status_in_words(status, text)} within the stream"
         self._fail(Evidence(Failure.STATUS, status, text, answered=True), why)

@@ -8,6 +8,7 @@ makes it one that cannot. Text is cut into tokens anew at the seam, so the rest 
 would have said, as two runs of a seeded request may.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.encode
 _DATA, _DONE = b"data:", b"[DONE]"
+_EVENT = re.compile(rb".*?(?:\n\n|\r\n\r\n)", re.DOTALL)
 _LIMITS = ("max_tokens", "max_completion_tokens")
 #: Members of a chat's body by which its last message is not simply to be answered.
 _OWN_WAYS = ("continue_final_message", "add_generation_prompt")
@@ -23,7 +25,7 @@ _OWN_WAYS = ("continue_final_message", "add_generation_prompt")
 class Resumption:
     """One stream of ``/chat/completions`` (``chat``) or ``/completions``.
 
-    ``error``: what the engine said of an error within the stream, empty if nothing; the client has not got it.
+    ``error``: the event by which the engine told of an error, empty if none did; the client has not got it.
     """
 
     __slots__ = (
@@ -50,10 +52,13 @@ class Resumption:
         Events of the first engine stay as they came; those of others get its id, and a usage that counts all.
         """
         data = self._left + data
-        end = len(data) if complete else _end_of_events(data)
-        whole, self._left = data[:end], data[end:]
+        events: list[bytes] = _EVENT.findall(data)
+        self._left = data[sum(map(len, events)) :]
+        if complete:
+            events.append(self._left)
+            self._left = b""
         passed: list[bytes] = []
-        for event in _events(whole):
+        for event in events:
             shown = self._see(event)
             if self.error:
                 break
@@ -91,10 +96,10 @@ class Resumption:
 
     def _see(self, event: bytes) -> bytes:
         """Learn from one event, and make of it what the client gets."""
-        text = event.strip()
-        if not text.startswith(_DATA):
+        line = event.strip()
+        if not line.startswith(_DATA):
             return event
-        text = text[len(_DATA) :].strip()
+        text = line[len(_DATA) :].strip()
         if text == _DONE:
             return event
         try:
@@ -103,7 +108,7 @@ class Resumption:
             self._plain = False
             return event
         if told.get("error"):
-            self.error = text
+            self.error = line
             return b""
         if self._before < 0:
             if self._id is None:
@@ -158,20 +163,3 @@ class Resumption:
         if isinstance(where, dict) and isinstance(where.get(name), str) and where[name]:
             where[name] = where[name].removeprefix(self._seam)
             self._seam = ""
-
-
-def _end_of_events(data: bytes) -> int:
-    """Where the last whole event ends."""
-    lf, crlf = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
-    return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
-
-
-def _events(whole: bytes) -> list[bytes]:
-    """The events one by one, each with what ends it."""
-    events, start = [], 0
-    while start < len(whole):
-        ends = [at + len(mark) for mark in (b"\n\n", b"\r\n\r\n") if (at := whole.find(mark, start)) >= 0]
-        end = min(ends, default=len(whole))
-        events.append(whole[start:end])
-        start = end
-    return events

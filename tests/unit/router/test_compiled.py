@@ -4,14 +4,14 @@ import os
 import tomllib
 from pathlib import Path
 
+from compiled_router import COMPILED
 from kveik.router.compiled import is_compiled
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Set by what runs these tests on compiled code: then they must not run on the sources unnoticed.
-COMPILED = ROOT / ".kveik" / "compiled"
 
 
 def test_a_router_knows_whether_it_is_compiled() -> None:
+    """What runs these tests on compiled code sets the path: then they must not run on the sources unnoticed."""
     first = os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0]
     assert is_compiled() is (bool(first) and Path(first).resolve() == COMPILED)
 
