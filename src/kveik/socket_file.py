@@ -83,7 +83,7 @@ def _lock(path: str, words: _Words) -> int:
         raise words.error(f"cannot create {lock_path}: {error.strerror}") from error
     until_s = time.monotonic() + DYING_S
     while not _locked(fd):
-        if _is_listened_at(path) or time.monotonic() > until_s:
+        if _refusal_of(path) is None or time.monotonic() > until_s:
             os.close(fd)
             raise words.error(f"another {words.owner} listens at {path}; stop it, or set another {words.setting}")
         time.sleep(_POLL_S)
@@ -98,12 +98,15 @@ def _locked(fd: int) -> bool:
     return True
 
 
-def _is_listened_at(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+def _refusal_of(path: str) -> OSError | None:
+    """Why nobody could be reached there; None if somebody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
-        probe.connect(path)
-        return True
-    return False
+        try:
+            probe.connect(path)
+        except OSError as error:
+            return error
+    return None
 
 
 def _bind(path: str, words: _Words) -> socket.socket:
@@ -129,12 +132,8 @@ def _refuse_in_use(path: str, words: _Words) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise words.error(f"{path} exists and is no socket; remove it, or set another {words.setting}")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError as error:
-            if error.errno == errno.ECONNREFUSED:
-                return
-            raise words.error(f"somebody seems to listen at {path} ({error.strerror or error})") from error
-    raise words.error(f"another program listens at {path}; set another {words.setting}")
+    refusal = _refusal_of(path)
+    if refusal is None:
+        raise words.error(f"another program listens at {path}; set another {words.setting}")
+    if refusal.errno != errno.ECONNREFUSED:
+        raise words.error(f"somebody seems to listen at {path} ({refusal.strerror or refusal})") from refusal
