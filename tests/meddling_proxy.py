@@ -16,8 +16,11 @@ Body = dict[str, Any]
 class MeddlingProxy:
     """Passes requests on to ``engine``. ``change`` may change the bodies of completions; ``hidden`` paths are 404.
 
-    ``clock_s``: how far its clock is ahead.
+    ``clock_s``: how far its clock is ahead. ``least_s``: what is longer than ``LONG_BYTES`` is answered so late at the
+    earliest, and no sooner than the last one of its length: whatever a hit saves is lost on the way.
     """
+
+    LONG_BYTES = 1000
 
     def __init__(
         self,
@@ -25,7 +28,9 @@ class MeddlingProxy:
         change: Callable[[Body], Body] = dict,
         hidden: tuple[str, ...] = ("/metrics", "/fleet"),
         clock_s: float = 0.0,
+        least_s: float = 0.0,
     ) -> None:
+        took_s: dict[int, float] = {}
         address = urllib.parse.urlsplit(engine)
 
         class Handler(BaseHTTPRequestHandler):
@@ -41,14 +46,21 @@ class MeddlingProxy:
                     return
                 if body and self.path == "/v1/completions":
                     body = json.dumps(change(json.loads(body))).encode()
+                start_s = time.monotonic()
                 connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
                 connection.request(self.command, self.path, body, {"content-type": "application/json"})
                 answer = connection.getresponse()
+                piece = answer.read1(4096)
+                if least_s and body and len(body) > MeddlingProxy.LONG_BYTES:
+                    late_s = max(least_s, took_s.get(len(body), 0.0))
+                    time.sleep(max(0.0, start_s + late_s - time.monotonic()))
+                    took_s[len(body)] = time.monotonic() - start_s
                 self.send_response(answer.status)
                 self.send_header("content-type", answer.getheader("content-type", ""))
                 self.end_headers()  # HTTP 1.0: the end of the connection ends the body
-                while piece := answer.read1(4096):
+                while piece:
                     self.wfile.write(piece)
+                    piece = answer.read1(4096)
                 connection.close()
 
             def date_time_string(self, timestamp: float | None = None) -> str:
@@ -84,10 +96,3 @@ def shortened(body: Body) -> Body:
 def with_instructions(body: Body) -> Body:
     """A system prompt before each prompt."""
     return {**body, "prompt": [1, 2, 3, *body["prompt"]]}
-
-
-def as_slow_as_ever(body: Body) -> Body:
-    """Whatever a hit saves of a long prompt is lost on the way."""
-    if len(body["prompt"]) > 100:
-        time.sleep(3.0)
-    return body

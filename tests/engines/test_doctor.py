@@ -23,7 +23,7 @@ from kveik.engine.launch import Engine, EngineSpec
 from kveik.engine.process import free_port
 from tests.agents import wait_until
 from tests.engines.engine import BOOT_S, core_of
-from tests.meddling_proxy import MeddlingProxy, as_slow_as_ever
+from tests.meddling_proxy import MeddlingProxy
 from tests.model_folders import CHATML
 
 MODEL = "tiny-qwen3"
@@ -122,7 +122,7 @@ def test_the_counters_of_real_engines_contradict_nothing(context: Context) -> No
 
 
 def test_a_hit_of_a_real_engine_that_nobody_feels_is_found(fleet: Fleet) -> None:
-    with MeddlingProxy(fleet.described.engines[0].url, as_slow_as_ever, hidden=()) as proxy:
+    with MeddlingProxy(fleet.described.engines[0].url, hidden=(), least_s=3.0) as proxy:
         verdict = check_counters(looking_at(DescribedEngine("slowed", proxy.url)))
     (point,) = verdict.points
     assert point.outcome is Outcome.WRONG, point

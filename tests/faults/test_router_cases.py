@@ -7,6 +7,7 @@ import contextlib
 import math
 import random
 import socket
+import string
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -211,18 +212,23 @@ class TestAHotPrefixDoesNotPinOneEngine:
         engines, router = fleet
         prefix = "shared words of the system prompt " * 230
         most, cached = self.load(router, [f"{prefix} {number}" for number in range(400)])
+        # How many each serves is asserted in simulated time (test_choice): it depends on how many requests are in
+        # flight, and where clients are slower than engines there are few, which need fewer engines.
         assert most <= math.ceil(1.25 * CLIENTS / len(engines)) + 1
         assert cached >= 0.85
-        served = [engine.seen.requests["/v1/chat/completions"] for engine in engines]
-        assert max(served) <= 1.5 * sum(served) / len(served)
 
     def test_many_prefixes_hit_far_more_than_by_load_alone(
         self, fleet: tuple[list[SimServer], RouterThread], tmp_path: Path
     ) -> None:
         _, router = fleet
         chooser = random.Random(3)
-        ranks = [chooser.choices(range(50), [1 / (rank + 1) for rank in range(50)])[0] for _ in range(400)]
-        prompts = [f"group {rank}: " + f"text of group {rank} " * 300 + str(n) for n, rank in enumerate(ranks)]
+
+        def text(letters: int) -> str:
+            return "".join(chooser.choices(string.ascii_lowercase + " ", k=letters))
+
+        beginnings = [text(8000) for _ in range(50)]
+        ranks = chooser.choices(range(50), [1 / (rank + 1) for rank in range(50)], k=400)
+        prompts = [f"{beginnings[rank]} {n} {text(300)}" for n, rank in enumerate(ranks)]
         _, cached = self.load(router, prompts)
         folder = tmp_path / "by-load"
         folder.mkdir()
@@ -230,9 +236,10 @@ class TestAHotPrefixDoesNotPinOneEngine:
             others = [stack.enter_context(sim(prefill_tokens_s=16_000, capacity=4, decode_s=0.002)) for _ in range(8)]
             by_load = stack.enter_context(RouterThread(folder, [e.url for e in others], policy="least-load"))
             _, cached_by_load = self.load(by_load, prompts)
-        # At most 0.88 can be cached (50 of 400 are the first of their group). Within the bound on each engine's load
-        # a hot group must be on several engines, which costs: 0.24 to 0.28 more than by load were measured.
-        assert cached >= cached_by_load + 0.20
+        # With one copy of each beginning, the first of a group computes all of it and the others their ends: 0.85.
+        possible = (len(ranks) - len(set(ranks))) / len(ranks) * 8000 / 8300
+        assert cached >= possible - 0.03
+        assert cached >= cached_by_load + 0.25
 
     def test_an_engine_that_others_load_gets_less_than_its_share(
         self, fleet: tuple[list[SimServer], RouterThread]

@@ -27,6 +27,8 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS})
 NO_ROOM = FULL - {errno.EROFS}
+# One count for the process: file names carry its id, and it may have several trees below one root.
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +91,13 @@ class FileTree:
         self._links = links
         self._fresh = fresh
         self._in_one_step = is_supported()
-        self._numbers = itertools.count(1)
 
     def __repr__(self) -> str:
         return f"FileTree({str(self.root)!r})"
 
     def next_number(self) -> int:
         """A number that this process has not used in a file name yet."""
-        return next(self._numbers)
+        return next(_numbers)
 
     @contextlib.contextmanager
     def directory(self, *parts: str, create: bool = False) -> Iterator[int]:

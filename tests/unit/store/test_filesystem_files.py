@@ -157,6 +157,13 @@ def test_this_process_lives_and_has_one_name(monkeypatch: pytest.MonkeyPatch) ->
     assert this_writer().host != writer.host
 
 
+def test_two_trees_of_one_process_never_give_two_files_one_name(tree: FileTree) -> None:
+    other = FileTree(tree.root)
+    with tree.directory() as directory, other.directory() as same:
+        written = [each.write_temporary(at, "check", [b"x"]) for each, at in ((tree, directory), (other, same))]
+    assert sorted(written) == names(tree)
+
+
 @pytest.mark.parametrize(("code", "works"), [(errno.EPERM, False), (errno.ENOSPC, True), (errno.EDQUOT, True)])
 def test_whether_links_work_is_tried_out_and_a_full_disk_does_not_decide_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, works: bool
