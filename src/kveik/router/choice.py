@@ -5,7 +5,7 @@ Books nothing: the engines' loads are counted where requests are sent and end.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import xxhash
 
@@ -17,14 +17,14 @@ from kveik.router.prefix_index import ApproximateIndex, PrefixIndex
 from kveik.router.records import RequestRecord
 
 #: Decisions that are kept with all that they were made from.
-KEPT = 32
+KEPT: Final = 32
 #: An engine that had so many tokens less than expected is told to the index: fewer may be the rest of a block.
-LOST_TOKENS_MIN = 256
+LOST_TOKENS_MIN: Final = 256
 
 #: Models of which the fleet is kept as it was looked at.
-MODELS_KEPT = 256
+MODELS_KEPT: Final = 256
 
-_UNKNOWN_WINDOW = 1 << 62
+_UNKNOWN_WINDOW: Final = 1 << 62
 
 #: One decision with all that it was made from: time, model, prompt tokens, candidates, fleet, choice.
 _Decision = tuple[float, str, int, Sequence[Candidate], "_Fleet", Choice]

@@ -7,7 +7,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import httptools
 
@@ -19,8 +19,8 @@ from kveik.router.relay import ClientLink
 logger = logging.getLogger(__name__)
 
 #: Requests of one connection that may wait for their turn (HTTP pipelining), by number and size; more are not read.
-PIPELINED_MAX = 8
-PIPELINED_MAX_BYTES = 1 << 20
+PIPELINED_MAX: Final = 8
+PIPELINED_MAX_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,9 +433,9 @@ def clients_of(handler: RequestHandler) -> Callable[[], Any]:
 
 
 #: How long a refused client may go on sending.
-LINGER_S = 1.0
+LINGER_S: Final = 1.0
 #: A body may always take as long as at this rate.
-BODY_BYTES_S = 10_000.0
+BODY_BYTES_S: Final = 10_000.0
 
 
 def _too_large(size: int, limit: int) -> str:

@@ -8,21 +8,25 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from kveik.breaker import CLOSED
 from kveik.config import RouterSettings
 from kveik.errors import RequestError
 from kveik.router import http1
 from kveik.router.blame import Failure, Verdict, repeatable
+from kveik.router.choice import Chooser
 from kveik.router.client_side import ClientConnection, ClientLimits, UnderWay
 from kveik.router.engine_set import EngineSet
 from kveik.router.engines import EngineView
+from kveik.router.exact_routing import ExactRouting
 from kveik.router.exchange import Dispatcher, Exchange
 from kveik.router.facts import RequestFacts
 from kveik.router.gate import REFUSALS, Gate, Refused, Ticket
 from kveik.router.incoming import Incoming
 from kveik.router.policy import Choice
+from kveik.router.prefix_learning import PrefixLearner
+from kveik.router.prompt import PromptReader
 from kveik.router.quarantine import Quarantine, fingerprint
 from kveik.router.records import RequestListener, RequestRecord
 from kveik.router.resume import Resumption
@@ -32,31 +36,13 @@ logger = logging.getLogger(__name__)
 
 #: Retries that are allowed at once, before the share of all requests counts; with more requests under way as
 #: many as those, so that the death of one engine is not lost on any of them.
-RETRY_RESERVE = 20.0
-RATE_WEIGHT = 0.2
+RETRY_RESERVE: Final = 20.0
+RATE_WEIGHT: Final = 0.2
 #: An engine may be so many times slower than it was seen to be before its silence is looked into.
-PREFILL_MARGIN = 4.0
-SHARE_MIN = 0.1
-
-
-class Chooser(Protocol):
-    """Chooses an engine; see :mod:`kveik.router.choice`."""
-
-    def choose(self, facts: RequestFacts, engines: Sequence[EngineView], now_s: float) -> tuple[EngineView, Choice]:
-        """One of ``engines``, which are never empty and all take this request."""
-
-    def learn(self, facts: RequestFacts, engine: EngineView, now_s: float) -> None:
-        """The request is sent to this engine, which will hold its prefix."""
-
-    def feed_back(self, record: RequestRecord) -> None:
-        """What became of a request."""
-
-
-class Reader(Protocol):
-    """Reads a body; see :mod:`kveik.router.prompt`. Raises :class:`kveik.errors.RequestError`."""
-
-    def __call__(self, target: bytes, body: bytes) -> RequestFacts:
-        """What decisions need to know of it."""
+PREFILL_MARGIN: Final = 4.0
+SHARE_MIN: Final = 0.1
+#: Where the router itself takes what is posted.
+OWN_POSTS: Final = b"/fleet"
 
 
 class Care(Protocol):
@@ -67,23 +53,6 @@ class Care(Protocol):
 
     def revive(self, engine: EngineView) -> None:
         """An engine's breaker has opened: try it again and again."""
-
-
-class Tokens(Protocol):
-    """Finds the tokens of prompts, to look them up exactly; see :mod:`kveik.router.exact_routing`."""
-
-    def prepare(self, target: bytes, body: bytes, facts: RequestFacts, then: Callable[[], None]) -> bool:
-        """True if all that can be known of the prompt is in ``facts``; else ``then`` is called when it is."""
-
-    def finished(self, record: RequestRecord) -> None:
-        """What became of a request."""
-
-
-class Learner(Protocol):
-    """Learns from the prompts of requests that were answered; see :mod:`kveik.router.prefix_learning`."""
-
-    def take(self, target: bytes, body: bytes, record: RequestRecord) -> None:
-        """A request was answered. The record still has its facts."""
 
 
 class Pages(Protocol):
@@ -101,7 +70,7 @@ class Router(Dispatcher):
         settings: RouterSettings,
         gate: Gate,
         chooser: Chooser,
-        read_facts: Reader,
+        read_facts: PromptReader,
         listeners: Sequence[RequestListener] = (),
         forget_slot: Callable[[int], None] = lambda _: None,
         tracing: Tracing | None = None,
@@ -119,10 +88,15 @@ class Router(Dispatcher):
         )
         self.care: Care | None = None
         self.pages: Pages | None = None
-        self.tokens: Tokens | None = None
-        self.learner: Learner | None = None
+        self.tokens: ExactRouting | None = None
+        self.learner: PrefixLearner | None = None
         self.draining = False
         self.retries_refused = 0
+        # Of the settings what each request asks for: reading it there costs more.
+        self._comment_after_s, self._stream_idle_s = float(settings.comment_after_s), float(settings.stream_idle_s)
+        self._first_byte_s, self._first_byte_max_s = float(settings.first_byte_s), float(settings.first_byte_max_s)
+        self._slow_prefill_tokens_s = float(settings.slow_prefill_tokens_s)
+        self._resume_streams, self._pass_authorization = settings.resume_streams, settings.pass_authorization
         self._session_header = settings.session_header.lower().encode() if settings.policy == "session" else b""
         self._chooser = chooser
         self._read_facts = read_facts
@@ -152,8 +126,10 @@ class Router(Dispatcher):
 
     def handle(self, client: ClientConnection, request: Incoming) -> UnderWay | None:
         """Begin to answer one request."""
-        if self.pages is not None and (own := self.pages.answer(client, request)):
-            return None if own is True else own
+        if request.method != b"POST" or request.target.startswith(OWN_POSTS):
+            own = self.pages.answer(client, request) if self.pages is not None else False
+            if own:
+                return None if own is True else own
         now_s = self.loop.time()
         record = RequestRecord(request_id(request.request_id), request.method_text, request.target_text)
         record.request_bytes, record.client = request.body_bytes, client.peer
@@ -193,30 +169,29 @@ class Router(Dispatcher):
             self._passed_on(request),
             body,
             facts,
+            now_s,
             traceparent=self._tracing.begin(request.traceparent, record),
-            comment_after_s=self.settings.comment_after_s,
-            stream_idle_s=self.settings.stream_idle_s,
-            resumption=self._resumption(request, facts, body),
+            comment_after_s=self._comment_after_s,
+            stream_idle_s=self._stream_idle_s,
+            resumption=self._resumption(request, body) if facts.resumable and self._resume_streams else None,
         )
         exchange.ticket = ticket
         self._exchanges.add(exchange)
         if self._retry_budget < RETRY_RESERVE or self._retry_budget < len(self._exchanges):
             self._retry_budget += self.settings.retry_share
         if ticket.waits:
-            ticket.on_turn = lambda refusal: self._turn(exchange, refusal)
+            self._wait_turn(ticket, exchange)
             return exchange
         self._begin(exchange)
         return exchange
 
-    def _resumption(self, request: Incoming, facts: RequestFacts, body: bytes) -> Resumption | None:
-        """What lets another engine go on with a stream, where that is asked for and possible."""
-        if not (self.settings.resume_streams and facts.stream and facts.resumable and request.method == b"POST"):
-            return None
-        return Resumption(body, chat=b"/chat/" in request.target)
+    def _resumption(self, request: Incoming, body: bytes) -> Resumption | None:
+        """What lets another engine go on with a stream that can be continued."""
+        return Resumption(body, chat=b"/chat/" in request.target) if request.method == b"POST" else None
 
     def _passed_on(self, request: Incoming) -> bytes:
         """The header lines that engines get."""
-        if request.authorization and self.settings.pass_authorization:
+        if request.authorization and self._pass_authorization:
             return request.passed_on + b"authorization: %s\r\n" % request.authorization
         return request.passed_on
 
@@ -243,6 +218,10 @@ class Router(Dispatcher):
         record.status, record.reason = refused.status, refused.reason
         self._tell(record)
 
+    def _wait_turn(self, ticket: Ticket, exchange: Exchange) -> None:
+        # Apart from what all requests go through: a function that has a closure in it costs more, compiled.
+        ticket.on_turn = lambda refusal: self._turn(exchange, refusal)
+
     def _turn(self, exchange: Exchange, refusal: Refused | None) -> None:
         if exchange.over:
             return
@@ -254,18 +233,20 @@ class Router(Dispatcher):
         exchange.refuse(row.status, row.message, code=row.code, retry_after_s=row.retry_after_s)
 
     def _begin(self, exchange: Exchange) -> None:
-        self._supervised(exchange, self._prepare)
-
-    def _prepare(self, exchange: Exchange) -> bool:
         """Send a request to an engine, once its tokens are known where they are of use."""
         tokens = self.tokens
-        if tokens is not None and not tokens.prepare(
-            exchange.target, exchange.body, exchange.facts, lambda: self._start(exchange)
-        ):
-            return True
-        if not (exchange.over or exchange.start()):  # supervised already
-            self._wait_for_engine(exchange)
-        return True
+        try:  # as in _supervised, without what calling it costs each request
+            if tokens is not None and not self._has_tokens(tokens, exchange):
+                return
+            if not (exchange.over or exchange.start()):
+                self._wait_for_engine(exchange)
+        except Exception:
+            logger.exception("a request failed in the router")
+            exchange.router_failed()
+
+    def _has_tokens(self, tokens: ExactRouting, exchange: Exchange) -> bool:
+        """True if all that can be known of its prompt is known; else the request begins when it is."""
+        return tokens.prepare(exchange.target, exchange.body, exchange.facts, lambda: self._start(exchange))
 
     def _start(self, exchange: Exchange) -> None:
         if not self._has_started(exchange):
@@ -289,9 +270,9 @@ class Router(Dispatcher):
 
     # -- what exchanges ask ---------------------------------------------------------------------
 
-    def choose(self, exchange: Exchange) -> tuple[EngineView, Choice] | None:
+    def choose(self, exchange: Exchange, now_s: float) -> tuple[EngineView, Choice] | None:
         """An engine for the next attempt, booked."""
-        facts, now_s = exchange.facts, self.loop.time()
+        facts = exchange.facts
         engines = self.engines.open_for(facts.model)
         if exchange.excluded or exchange.longer_than_tokens or not engines:
             engines = self._others(exchange)
@@ -327,12 +308,12 @@ class Router(Dispatcher):
 
     def first_byte_deadline_s(self, exchange: Exchange, now_s: float) -> float:
         """When to look at an engine that gave no byte: after what computing the prompt, and those before it, takes."""
-        engine, settings = exchange.engine, self.settings
+        engine = exchange.engine
         if engine is None:
-            return now_s + settings.first_byte_s
+            return now_s + self._first_byte_s
         # vLLM's counters stand still within a step, and one step may hold a whole prompt: patience must cover it.
-        rate = max(settings.slow_prefill_tokens_s, engine.prefill_tokens_s / PREFILL_MARGIN)
-        return now_s + min(settings.first_byte_s + engine.waiting_tokens / rate, settings.first_byte_max_s)
+        rate = max(self._slow_prefill_tokens_s, engine.prefill_tokens_s / PREFILL_MARGIN)
+        return now_s + min(self._first_byte_s + engine.waiting_tokens / rate, self._first_byte_max_s)
 
     def may_retry(self, exchange: Exchange) -> bool:
         """By number of attempts, and by the budget; an engine with a longer window is always worth an attempt."""

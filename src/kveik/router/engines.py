@@ -1,7 +1,7 @@
 """The engines as the router sees them now."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from kveik.breaker import CLOSED, Breaker
 from kveik.fleet.announcement import EngineAnnouncement
@@ -9,7 +9,7 @@ from kveik.router import http1
 from kveik.router.upstream import EnginePool
 
 #: Engines that one router can tell apart: each has one bit in the prefix index.
-SLOTS_MAX = 64
+SLOTS_MAX: Final = 64
 
 
 @dataclass(slots=True, eq=False)

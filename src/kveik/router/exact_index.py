@@ -13,6 +13,7 @@ import secrets
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -33,10 +34,10 @@ from kveik.router.facts import NO_KEYS, TOKEN_BYTES, RequestFacts, TokenPrompt
 from kveik.router.prefix_index import PrefixIndex
 
 #: What an engine was sent counts as held for so long, until its events tell.
-SENT_S = 5.0
+SENT_S: Final = 5.0
 #: Beginnings of prompts under way that are remembered.
-SENT_MAX = 4096
-_xxh3 = xxhash.xxh3_64_intdigest
+SENT_MAX: Final = 4096
+_xxh3: Final = xxhash.xxh3_64_intdigest
 
 
 @dataclass(slots=True)
@@ -296,7 +297,7 @@ def _common(keys: Words, others: Words) -> int:
     return count if same[-1] else int(same.argmin())
 
 
-class CombinedIndex:
+class CombinedIndex(PrefixIndex):
     """Exact answers for engines whose events and renderings can be trusted, approximate ones for the others."""
 
     def __init__(self, approximate: PrefixIndex, exact: ExactIndex) -> None:

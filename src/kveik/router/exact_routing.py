@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import zmq
 
@@ -31,14 +31,14 @@ from kveik.router.tokenizer_process import TokenizerProcess
 
 logger = logging.getLogger(__name__)
 
-NO_EVENTS = "it announces no address for KV events"
+NO_EVENTS: Final = "it announces no address for KV events"
 #: Bodies up to this are rendered on the loop: below a millisecond.
-INLINE_BODY_BYTES = 16 << 10
+INLINE_BODY_BYTES: Final = 16 << 10
 #: Prompts that wait for a thread; of more, the rest is answered for approximately.
-WAITING_MAX = 64
-THREADS = 2
+WAITING_MAX: Final = 64
+THREADS: Final = 2
 #: A thread that computes in Python gives the loop its turn after so long.
-SWITCH_S = 0.0005
+SWITCH_S: Final = 0.0005
 
 
 class ExactRouting:

@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Final
 
 from kveik.router import http1
 from kveik.router.blame import TOO_LONG_CODE, Blame, Evidence, Failure, Verdict, judge, repeatable
@@ -31,12 +32,13 @@ from kveik.router.upstream import Answered, EngineConnection
 
 logger = logging.getLogger(__name__)
 
-ERROR_TEXT_BYTES = 4096
+ERROR_TEXT_BYTES: Final = 4096
 #: The kind of an error, which is a word of the engine's.
-_ERROR_KIND = re.compile(r'"type"\s*:\s*"([A-Za-z_]{1,60})"')
+_ERROR_KIND: Final = re.compile(r'"type"\s*:\s*"([A-Za-z_]{1,60})"')
 
 # Looking a member up in its enum costs as much as passing a piece on.
-_MORE, _COMPLETE = Step.MORE, Step.COMPLETE
+_MORE: Final = Step.MORE
+_COMPLETE: Final = Step.COMPLETE
 
 
 class Dispatcher:
@@ -46,7 +48,7 @@ class Dispatcher:
 
     loop: asyncio.AbstractEventLoop
 
-    def choose(self, exchange: "Exchange") -> tuple[EngineView, Choice] | None:
+    def choose(self, exchange: "Exchange", now_s: float) -> tuple[EngineView, Choice] | None:
         """An engine for the next attempt, booked for it; None if there is none now."""
         raise NotImplementedError
 
@@ -100,19 +102,20 @@ class Exchange(Answered):
         headers: bytes,
         body: bytes,
         facts: RequestFacts,
+        now_s: float,
         *,
         traceparent: bytes = b"",
         comment_after_s: float = 0.0,
         stream_idle_s: float = 60.0,
         resumption: Resumption | None = None,
     ) -> None:
-        """``resumption``: another engine may go on with its stream."""
+        """``now_s``: of the loop. ``resumption``: another engine may go on with its stream."""
         self._router, self._client, self.record = router, client, record
         self.method, self.target, self.headers, self.body, self.facts = method, target, headers, body, facts
         self.traceparent = traceparent
         self.comment_after_s, self.stream_idle_s = comment_after_s, stream_idle_s
         self._loop = router.loop
-        self.last_byte_s = self.attempt_began_s = self._loop.time()
+        self.last_byte_s = self.attempt_began_s = now_s
         self.started_s = perf_counter()  # uvloop's time moves once a millisecond: too coarse for what is measured
         self._resumption = resumption
         self._rest = b""  # the body of the request for the rest of a stream
@@ -142,14 +145,15 @@ class Exchange(Answered):
 
     def start(self) -> bool:
         """Send the request to an engine; False if there is none now."""
-        chosen = self._router.choose(self)
+        now_s = self._loop.time()
+        chosen = self._router.choose(self, now_s)
         if chosen is None:
             return False
         self.engine, choice = chosen
         self.record.attempts += 1
         self.record.engine, self.record.reason = self.engine.name, choice.reason
         self.record.expected_cached_tokens = choice.expected_cached_tokens
-        self.attempt_began_s = now_s = self._loop.time()
+        self.attempt_began_s = now_s
         self.first_byte_by_s = self._router.first_byte_deadline_s(self, now_s)
         assert self.engine.pool is not None
         # An engine that ends a kept connection may have begun: what could do harm twice does not travel on one.

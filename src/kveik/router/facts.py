@@ -1,11 +1,13 @@
 """What the router knows of one request, read once from its body."""
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
-NO_KEYS: NDArray[np.uint64] = np.empty(0, np.uint64)
+NO_KEYS: Final[NDArray[np.uint64]] = np.empty(0, np.uint64)
 #: One token id in a packed prompt.
-TOKEN_BYTES = 4
+TOKEN_BYTES: Final = 4
 
 
 class TokenPrompt:
@@ -34,8 +36,8 @@ class RequestFacts:
     ``keys`` are chained hashes of the prompt's prefix, one a prefix block of ``PREFIX_BLOCK_BYTES``
     bytes of text: equal keys mean equal text from the start up to the end of that block.
     ``prompt_bytes``: the text that keys are made of. ``prompt_tokens`` is an estimate unless the
-    body has token ids. ``model`` is empty where the body names none. ``resumable``: plain text
-    generation with one choice that another engine could continue after a cut (greedy or seeded; no
+    body has token ids. ``model`` is empty where the body names none. ``resumable``: a stream of
+    plain text with one choice that another engine could continue after a cut (greedy or seeded; no
     tools, no grammar, no log probabilities). ``session`` comes from a header, not from the body.
     ``prompt``: its tokens, where they are known (then ``prompt_tokens`` is no estimate).
     """

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from kveik.errors import EngineError
 from kveik.router import http1
@@ -9,7 +10,7 @@ from kveik.router.blame import Failure
 from kveik.router.upstream import Answered, EngineConnection, EnginePool
 
 #: Of an answer that is longer, nobody of ours wants the rest.
-ANSWER_MAX_BYTES = 16 << 20
+ANSWER_MAX_BYTES: Final = 16 << 20
 
 
 class _Answer(Answered):

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
+from typing import Final
 
 from kveik.config import RouterSettings
 from kveik.errors import ConfigError
@@ -23,10 +24,11 @@ from kveik.router.keys_file import ApiKey
 from kveik.router.limits import KeyQueue, Place, Places, Standing, TokenBucket
 
 Header = tuple[bytes, bytes]
-_OUTSIDE, _WAITING = Standing.OUTSIDE, Standing.WAITING
+_OUTSIDE: Final = Standing.OUTSIDE
+_WAITING: Final = Standing.WAITING
 
 #: How often the keys file is looked at.
-KEYS_LOOK_S = 0.5
+KEYS_LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +268,7 @@ class RefusalRow:
 
 
 #: Every reason. 429 is about one key, so that clients slow down; 503 is about the router as a whole.
-REFUSALS = {
+REFUSALS: Final = {
     "no_key": RefusalRow(401, "missing_api_key", "No API key: send it as 'Authorization: Bearer KEY'."),
     "wrong_key": RefusalRow(401, "invalid_api_key", "This API key is not valid (here, or any more)."),
     "model_not_allowed": RefusalRow(403, "model_not_allowed", "This API key may not use that model."),

@@ -8,8 +8,9 @@ connection only (RFC 9110, section 7.6.1), those that the router answers for its
 import json
 import re
 from collections.abc import Iterable
+from typing import Final
 
-REASONS = {
+REASONS: Final = {
     200: b"OK",
     204: b"No Content",
     400: b"Bad Request",
@@ -31,7 +32,7 @@ REASONS = {
 }
 
 #: Of one connection only; never passed on, in either direction.
-HOP_BY_HOP: frozenset[bytes] = frozenset(
+HOP_BY_HOP: Final[frozenset[bytes]] = frozenset(
     (
         b"connection",
         b"keep-alive",
@@ -45,11 +46,11 @@ HOP_BY_HOP: frozenset[bytes] = frozenset(
     )
 )
 #: Set by the router itself in what it sends to engines.
-OWN_REQUEST_HEADERS: frozenset[bytes] = frozenset(
+OWN_REQUEST_HEADERS: Final[frozenset[bytes]] = frozenset(
     (b"host", b"content-length", b"expect", b"x-request-id", b"traceparent")
 )
 
-ERROR_TYPES = {
+ERROR_TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -63,8 +64,8 @@ ERROR_TYPES = {
     504: "timeout_error",
 }
 
-JSON_TYPE = b"application/json"
-LAST_CHUNK = b"0\r\n\r\n"
+JSON_TYPE: Final = b"application/json"
+LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def header_value(lines: Iterable[bytes], name: bytes) -> bytes:
@@ -152,7 +153,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data) if data else b""
 
 
-_LAST_CHUNK = re.compile(rb"(?:^|(?<=\r\n))0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n$")
+_LAST_CHUNK: Final = re.compile(rb"(?:^|(?<=\r\n))0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n$")
 
 
 def without_last_chunk(data: bytes) -> bytes | None:

@@ -1,6 +1,7 @@
 """One request of a client as it is being read: what is passed on, what stays, and what is refused at once. No I/O."""
 
 from collections.abc import Callable
+from typing import Final
 
 from kveik.router import http1
 
@@ -119,7 +120,7 @@ class Incoming:
 
 
 #: What takes each header that stays with the router; of this connection only, or answered for by the router itself.
-NOT_PASSED_ON: dict[bytes, Callable[[Incoming, bytes], None]] = {
+NOT_PASSED_ON: Final[dict[bytes, Callable[[Incoming, bytes], None]]] = {
     **dict.fromkeys(http1.HOP_BY_HOP | http1.OWN_REQUEST_HEADERS, Incoming._drop),
     b"host": Incoming._take_host,
     b"content-length": Incoming._take_length,

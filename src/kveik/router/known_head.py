@@ -5,14 +5,14 @@ of its ``Content-Length``. The first one goes through the parser, which refuses 
 are compared. Only messages that come whole, in one piece, are taken this way; all others go through the parser.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-_BLANK = b"\r\n\r\n"
-_LENGTH = b"\r\ncontent-length:"
+_BLANK: Final = b"\r\n\r\n"
+_LENGTH: Final = b"\r\ncontent-length:"
 #: Longer heads are parsed each time: they are rare, and each connection keeps one.
-KNOWN_MAX_BYTES = 4096
+KNOWN_MAX_BYTES: Final = 4096
 #: A length of more digits is for the parser.
-_DIGITS_MAX = 12
+_DIGITS_MAX: Final = 12
 
 
 class KnownHead(NamedTuple):

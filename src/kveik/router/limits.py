@@ -2,7 +2,7 @@
 
 from collections import OrderedDict, deque
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 
 class TokenBucket:
@@ -65,7 +65,9 @@ class Standing(Enum):
 
 
 # Looking a member up in its enum costs more than all else that most requests need here.
-_INSIDE, _WAITING, _OUTSIDE = Standing.INSIDE, Standing.WAITING, Standing.OUTSIDE
+_INSIDE: Final = Standing.INSIDE
+_WAITING: Final = Standing.WAITING
+_OUTSIDE: Final = Standing.OUTSIDE
 
 
 class Place:

@@ -16,29 +16,30 @@ each copy makes the next one cheaper.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import xxhash
 
 from kveik.router.facts import RequestFacts
 
 #: An engine has at most this many times its fair share of the requests in flight, and one more,
-BOUND = 1.25
+BOUND: Final = 1.25
 #: or so many standard deviations more than the others have, and one, if requests came to engines at random. A bound
 #: that chance exceeds again and again copies most prefixes to most engines, however little there is to do. It is
 #: the others that are looked at: where nearly all that is in flight wants one prefix, they have little, and it spreads.
-DEVIATIONS = 4.0
+DEVIATIONS: Final = 4.0
 #: So few requests in flight do not make an engine busy: ``cache-aware`` copies no prefix because of them.
-FEW = 6
+FEW: Final = 6
 #: A token that is computed although another engine holds it counts as much as so many that a request waits for.
 #: That many: near saturation all who come later wait for it too, and its block displaces another one.
-COPY_WEIGHT = 30.0
+COPY_WEIGHT: Final = 30.0
 #: How quickly that falls with the part of the engines that do not hold the prefix: a prefix that its bound has
 #: driven to a second and a third engine is in demand, and goes to all of them.
-COPY_FALL = 12
+COPY_FALL: Final = 12
 #: The same where all engines hold the prefix: hardly anything, but of equal engines the longer prefix wins.
-COPY_WEIGHT_MIN = 0.02
+COPY_WEIGHT_MIN: Final = 0.02
 #: ``prefix-hash`` looks at so many blocks, about 250 tokens: the system prompt, or the start of a conversation.
-HASHED_BLOCKS = 4
+HASHED_BLOCKS: Final = 4
 
 
 @dataclass(init=False, slots=True)
@@ -79,7 +80,7 @@ class Candidate:
         self.order, self.identity = order, identity
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True)
 class Choice:
     """The decision: which engine, why (a short word: a metric label), and what was expected.
 
@@ -88,8 +89,14 @@ class Choice:
 
     slot: int
     reason: str
-    expected_cached_tokens: int = 0
-    expected_compute_tokens: int = 0
+    expected_cached_tokens: int
+    expected_compute_tokens: int
+
+    def __init__(  # by hand, as that of a candidate
+        self, slot: int, reason: str, expected_cached_tokens: int = 0, expected_compute_tokens: int = 0
+    ) -> None:
+        self.slot, self.reason = slot, reason
+        self.expected_cached_tokens, self.expected_compute_tokens = expected_cached_tokens, expected_compute_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +189,7 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
     # Who has no more than its fair share is below its bound.
     busy = best.in_flight >= FEW and best.in_flight * shares > in_flight * best.share
     if busy and best.in_flight >= bound(in_flight, best.in_flight, best.share, shares):
-        costs_s = expected_costs_s(candidates, facts.prompt_tokens, costs)
-        best = min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
+        best = _soonest_within_bound(candidates, expected_costs_s(candidates, facts.prompt_tokens, costs))
     if held > best.cached_tokens:
         reason = "spread"
     elif held:
@@ -216,13 +222,16 @@ def _soonest(candidates: Sequence[Candidate], prompt_tokens: int, held: int, cos
     return best
 
 
+def _soonest_within_bound(candidates: Sequence[Candidate], costs_s: Mapping[int, float]) -> Candidate:
+    return min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
+
+
 def least_load(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
     """Where the first token is expected soonest if nothing is cached anywhere."""
     blind = [
         Candidate(c.slot, c.in_flight, c.waiting_tokens, 0, 0, c.prefill_tokens_s, c.share, c.order) for c in candidates
     ]
-    costs_s = expected_costs_s(blind, facts.prompt_tokens, costs)
-    best = min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
+    best = _soonest_within_bound(candidates, expected_costs_s(blind, facts.prompt_tokens, costs))
     return _choice(best, "load", facts)
 
 
@@ -248,7 +257,7 @@ def prefix_hash(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
 
 
 #: The policies by name.
-POLICIES: Mapping[str, Policy] = {
+POLICIES: Final[Mapping[str, Policy]] = {
     "cache-aware": cache_aware,
     "least-load": least_load,
     "round-robin": round_robin,
@@ -256,7 +265,7 @@ POLICIES: Mapping[str, Policy] = {
     "prefix-hash": prefix_hash,
 }
 #: Those that need to know what is cached.
-LOOKS_AT_CACHE = frozenset({"cache-aware"})
+LOOKS_AT_CACHE: Final = frozenset({"cache-aware"})
 
 
 def rate_of(candidate: Candidate, candidates: Iterable[Candidate], costs: Costs) -> float:

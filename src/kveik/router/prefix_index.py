@@ -14,7 +14,7 @@ sent to the same engine a moment ago needs no write at all.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,20 +22,20 @@ from numpy.typing import NDArray
 from kveik.router.facts import NO_KEYS, RequestFacts
 from kveik.router.prefix_keys import PREFIX_BLOCK_BYTES, SEED_BYTES
 
-WAYS = 8
-ENTRY_BYTES = 8 + 8 + 4
-ENTRIES_MIN = 1024
+WAYS: Final = 8
+ENTRY_BYTES: Final = 8 + 8 + 4
+ENTRIES_MIN: Final = 1024
 
-_KEY_BYTES = 8
-_BUCKET_BYTES = WAYS * _KEY_BYTES
-_BUCKET_SHIFT = 6  # log2 of _BUCKET_BYTES
-_TICKS_S = 16  # ticks of the coarse clock in a second: 32 bits last for eight years
-_FULL = 0.45  # part of the entries in use from which the table doubles
-_REFRESH = 32  # an entry's time is written again after this part of its life
-_FEW = 6  # keys up to which a loop beats numpy
-_LONGEST = 4  # part of the table, as a fraction, that one prompt may take
-_NEVER = 1 << 62
-_PIECE = 1 << 14  # entries that are copied at once, in less than a millisecond
+_KEY_BYTES: Final = 8
+_BUCKET_BYTES: Final = WAYS * _KEY_BYTES
+_BUCKET_SHIFT: Final = 6  # log2 of _BUCKET_BYTES
+_TICKS_S: Final = 16  # ticks of the coarse clock in a second: 32 bits last for eight years
+_FULL: Final = 0.45  # part of the entries in use from which the table doubles
+_REFRESH: Final = 32  # an entry's time is written again after this part of its life
+_FEW: Final = 6  # keys up to which a loop beats numpy
+_LONGEST: Final = 4  # part of the table, as a fraction, that one prompt may take
+_NEVER: Final = 1 << 62
+_PIECE: Final = 1 << 14  # entries that are copied at once, in less than a millisecond
 
 
 class Entries(NamedTuple):
@@ -46,31 +46,40 @@ class Entries(NamedTuple):
     ages_s: NDArray[np.float32]
 
 
-class PrefixIndex(Protocol):
-    """What is expected to be cached where. Exact and approximate indexes are used through this."""
+class PrefixIndex:
+    """What is expected to be cached where. Exact and approximate indexes are used through this.
+
+    A base for the reason that :class:`.upstream.Answered` is one.
+    """
 
     def match(self, facts: RequestFacts, now_s: float) -> Mapping[int, int]:
         """How many leading prompt tokens each engine (by slot) holds; engines that hold none are left out."""
+        raise NotImplementedError
 
     def learn(self, facts: RequestFacts, slot: int, now_s: float) -> None:
         """The engine in this slot gets this prompt now."""
+        raise NotImplementedError
 
     def correct(self, facts: RequestFacts, slot: int, cached_tokens: int) -> None:
         """The engine in this slot answered, and had only so many leading tokens of the prompt: fewer than expected."""
+        raise NotImplementedError
 
     def forget_engine(self, slot: int) -> None:
         """The engine in this slot holds nothing any more: it restarted, was reset or is gone."""
+        raise NotImplementedError
 
     @property
     def size(self) -> int:
         """Entries in use."""
+        raise NotImplementedError
 
     @property
     def memory_bytes(self) -> int:
         """Memory of the tables."""
+        raise NotImplementedError
 
 
-class ApproximateIndex:
+class ApproximateIndex(PrefixIndex):
     """Remembers for each prefix block which engines were sent it. See the module's text."""
 
     def __init__(self, entries_max: int, expire_s: float, start_s: float = 0.0) -> None:

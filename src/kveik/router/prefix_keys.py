@@ -11,6 +11,7 @@ of at most 2^-33, and for ordinary text about 2^-57. A wrong match costs a cache
 
 import secrets
 import sys
+from typing import Final
 
 import numpy as np
 import xxhash
@@ -19,15 +20,15 @@ from numpy.typing import NDArray
 from kveik.router.facts import NO_KEYS
 
 #: Text that one key stands for, about 64 tokens.
-PREFIX_BLOCK_BYTES = 256
+PREFIX_BLOCK_BYTES: Final = 256
 #: Keys that one prompt has at most: what comes after the first MiB does not change the choice.
-BLOCKS_MAX = 4096
+BLOCKS_MAX: Final = 4096
 
-_WORDS = PREFIX_BLOCK_BYTES // 8
+_WORDS: Final = PREFIX_BLOCK_BYTES // 8
 #: The seed stands before the text and counts as its beginning.
-SEED_BYTES = 8
-_HALF_WORD = np.uint64(32)
-_xxh3 = xxhash.xxh3_64_intdigest
+SEED_BYTES: Final = 8
+_HALF_WORD: Final = np.uint64(32)
+_xxh3: Final = xxhash.xxh3_64_intdigest
 
 assert sys.byteorder == "little", "keys are computed from the text as little-endian words"
 

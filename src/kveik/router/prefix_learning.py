@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
 
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.router.break_tally import BreakTally, PrefixesDocument
@@ -23,13 +24,14 @@ from kveik.router.records import RequestRecord
 logger = logging.getLogger(__name__)
 
 #: Time of a processor that looking takes of each second.
-CORE_SHARE = 0.01
+CORE_SHARE: Final = 0.01
 #: Time that may be saved up. No more, since the loop's thread has to wait for its turn meanwhile.
-SAVED_MAX_S = 0.003
+SAVED_MAX_S: Final = 0.003
 #: Requests and bytes that wait to be looked at; what comes meanwhile isn't.
-WAITING_MAX, WAITING_BYTES_MAX = 64, 8 << 20
+WAITING_MAX: Final = 64
+WAITING_BYTES_MAX: Final = 8 << 20
 #: A thread that computes in Python gives the loop its turn after so long.
-SWITCH_S = 0.0005
+SWITCH_S: Final = 0.0005
 
 
 class PrefixLearner:

@@ -13,6 +13,7 @@ Only what is read is checked: for the rest, engines have the better messages.
 
 import contextlib
 import re
+from typing import Final
 
 import msgspec
 import xxhash
@@ -24,31 +25,33 @@ from kveik.router.facts import RequestFacts
 from kveik.router.prefix_keys import SEED_BYTES, PrefixHasher
 
 #: Bytes of a prompt's JSON that make one token, where the body has no token ids.
-TOKEN_BYTES = 4
+TOKEN_BYTES: Final = 4
 #: Tokens that an image or a sound counts as, whatever its size.
-MEDIA_TOKENS = 1000
+MEDIA_TOKENS: Final = 1000
 #: Smaller prompts aren't searched for images: hashed as text they cost little.
-MEDIA_SEARCH_BYTES = 32 << 10
-MEDIA_BYTES_MIN = 512
+MEDIA_SEARCH_BYTES: Final = 32 << 10
+MEDIA_BYTES_MIN: Final = 512
 #: Places that look like media, of which a prompt's beginning is searched.
-MEDIA_MARKS_MAX = 1000
+MEDIA_MARKS_MAX: Final = 1000
 #: In larger bodies a wrong value is not looked for, only named.
-SHOWN_BODY_BYTES_MAX = 1 << 20
-_SAMPLE_BYTES = 512
-SEEDS_KEPT = 1024
+SHOWN_BODY_BYTES_MAX: Final = 1 << 20
+_SAMPLE_BYTES: Final = 512
+SEEDS_KEPT: Final = 1024
 #: Larger numbers of tokens are cut to this.
-TOKENS_MAX = 1 << 40
+TOKENS_MAX: Final = 1 << 40
 
-_MEDIA_MARKS = (b";base64,", b'"data":"', b'"data": "')
-_QUOTE, _BRACKET, _DIGITS = ord('"'), ord("["), frozenset(b"0123456789")
-_FORM_MODEL = re.compile(rb'name="model"\r\n\r\n([^\r\n]{1,512})\r\n')
-_FIELD = re.compile(r"`\$\.([^.`\[\]]+)")
-_EXPECTED = {
+_MEDIA_MARKS: Final = (b";base64,", b'"data":"', b'"data": "')
+_QUOTE: Final = 0x22
+_BRACKET: Final = 0x5B
+_DIGITS: Final = frozenset(b"0123456789")
+_FORM_MODEL: Final = re.compile(rb'name="model"\r\n\r\n([^\r\n]{1,512})\r\n')
+_FIELD: Final = re.compile(r"`\$\.([^.`\[\]]+)")
+_EXPECTED: Final = {
     "model": "text",
     "stream": "true or false",
 }
-_any_body = msgspec.json.Decoder(Body).decode
-_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_any_body: Final = msgspec.json.Decoder(Body).decode
+_members: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class PromptReader:
@@ -81,13 +84,19 @@ class PromptReader:
         before = kind.before(read)
         if before != _NOTHING_BEFORE:
             text = b"".join((seed, *filter(_is_there, before), text[SEED_BYTES:]))
-        resumable = isinstance(read, Generation) and (first == _QUOTE or isinstance(read, Chat)) and read.is_resumable
+        stream = read.stream is True
+        resumable = (
+            stream
+            and isinstance(read, Generation)
+            and (first == _QUOTE or isinstance(read, Chat))
+            and read.is_resumable
+        )
         media = 0
         if len(text) > MEDIA_SEARCH_BYTES and not tokens:
             text, media = without_media(text)
         return RequestFacts(
             model,
-            read.stream is True,
+            stream,
             len(text) - SEED_BYTES,
             tokens or _estimated_tokens(text) + media * MEDIA_TOKENS,
             _limit(kind.max_tokens(read)),
@@ -108,8 +117,8 @@ class PromptReader:
         return seed
 
 
-_NOTHING_BEFORE = (NOTHING, NOTHING)
-_NOT_THERE = frozenset((b"", b"null", b"[]", b'""'))
+_NOTHING_BEFORE: Final = (NOTHING, NOTHING)
+_NOT_THERE: Final = frozenset((b"", b"null", b"[]", b'""'))
 
 
 def _is_there(value: Raw) -> bool:

@@ -9,16 +9,17 @@ they came in; only a client of HTTP/1.0 gets the body alone.
 
 from collections.abc import Iterable
 from enum import Enum
+from typing import Final
 
 from kveik.router import http1
 from kveik.router.records import RequestRecord
 from kveik.router.stream import KEEP_ALIVE, TAIL_BYTES, StreamWatch, error_event, error_status, usage_in
 
-HOLD_MAX_BYTES = 256 << 10
+HOLD_MAX_BYTES: Final = 256 << 10
 #: Streams of these paths end with an event by name, or with ``[DONE]``; of others, with the body.
-_NAMED = (b"/responses", b"/messages")
-_BODILESS = (204, 304)
-_MARKED = (b"/chat/completions", b"/completions", *_NAMED)
+_NAMED: Final = (b"/responses", b"/messages")
+_BODILESS: Final = (204, 304)
+_MARKED: Final = (b"/chat/completions", b"/completions", *_NAMED)
 
 
 class ClientLink:
@@ -68,8 +69,11 @@ class Framing(Enum):
 
 
 # Looking a member up in its enum costs as much as passing a piece on.
-_MORE, _COMPLETE = Step.MORE, Step.COMPLETE
-_CHUNKS, _LENGTH, _CONNECTION = Framing.CHUNKS, Framing.LENGTH, Framing.CONNECTION
+_MORE: Final = Step.MORE
+_COMPLETE: Final = Step.COMPLETE
+_CHUNKS: Final = Framing.CHUNKS
+_LENGTH: Final = Framing.LENGTH
+_CONNECTION: Final = Framing.CONNECTION
 
 
 class Relay:

@@ -8,29 +8,32 @@ body properly after an exception, must not look like one that finished.
 
 import json
 import re
+from typing import Final
 
 from kveik.router.http1 import without_last_chunk
 
 #: The end of a stream is looked for in so many last bytes.
-TAIL_BYTES = 4096
-_DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*(?:\r?\n[0-9a-fA-F]*\s*)*$")
+TAIL_BYTES: Final = 4096
+_DONE: Final = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*(?:\r?\n[0-9a-fA-F]*\s*)*$")
 #: Where one chunk ends and the next begins: a mark may be cut there.
-_FRAMES = re.compile(rb"\r\n[0-9a-fA-F]+(?:;[^\r\n]*)?\r\n")
-_LAST_EVENT = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete|failed)|message_stop)\r?\n")
+_FRAMES: Final = re.compile(rb"\r\n[0-9a-fA-F]+(?:;[^\r\n]*)?\r\n")
+_LAST_EVENT: Final = re.compile(rb"(?:^|\n)event: ?(?:response\.(?:completed|incomplete|failed)|message_stop)\r?\n")
 #: An event's name is found across two pieces if so many bytes of the first are looked at again;
 #: pieces that are shorter are put together.
-_OVERLAP_BYTES = 64
+_OVERLAP_BYTES: Final = 64
 #: How engines say within a stream that its request failed: vLLM and OpenAI's completions by their data, the Responses
 #: API and messages by the event's name.
-_ERROR = rb'(?:data: ?\{"error": ?\{|event: ?error\r?\n)'
-_ERROR_EVENT = re.compile(rb"(?:^|\n)" + _ERROR)
-_ERROR_FIRST = re.compile(rb"(?:[0-9a-fA-F]+\r\n)?" + _ERROR)
-_ERROR_CODE = re.compile(rb'"code": ?"?([45]\d\d)\b')
-_BEFORE_NUMBER, _ZERO, _NINE = b" \t\r\n:", ord("0"), ord("9")
-_DIGITS_MAX = 12
-_NO_USAGE = (-1, -1, -1)
+_ERROR: Final = rb'(?:data: ?\{"error": ?\{|event: ?error\r?\n)'
+_ERROR_EVENT: Final = re.compile(rb"(?:^|\n)" + _ERROR)
+_ERROR_FIRST: Final = re.compile(rb"(?:[0-9a-fA-F]+\r\n)?" + _ERROR)
+_ERROR_CODE: Final = re.compile(rb'"code": ?"?([45]\d\d)\b')
+_BEFORE_NUMBER: Final = b" \t\r\n:"
+_ZERO: Final = 0x30
+_NINE: Final = 0x39
+_DIGITS_MAX: Final = 12
+_NO_USAGE: Final = (-1, -1, -1)
 
-KEEP_ALIVE = b": keep-alive\n\n"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 class StreamWatch:

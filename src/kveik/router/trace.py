@@ -11,20 +11,20 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from kveik.errors import ConfigError
 from kveik.router.records import RequestRecord
 
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:+/=@~-]{0,127}")
-_TRACEPARENT = re.compile(
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:+/=@~-]{0,127}")
+_TRACEPARENT: Final = re.compile(
     rb"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-[\x21-\x7e]*)?"
 )
-_SAMPLED = 0x01
+_SAMPLED: Final = 0x01
 
-_random = random.Random()  # ids must differ, not be hard to guess
-_ID_PREFIX = f"{_random.getrandbits(64):016x}"
-_id_numbers = itertools.count(1 << 62 | _random.getrandbits(62))  # all of 16 hex digits
+_random: Final = random.Random()  # ids must differ, not be hard to guess
+_ID_PREFIX: Final = f"{_random.getrandbits(64):016x}"
+_id_numbers: Final = itertools.count(1 << 62 | _random.getrandbits(62))  # all of 16 hex digits
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import httptools
 
@@ -18,11 +18,11 @@ from kveik.router.known_head import KnownHead, known_head
 
 logger = logging.getLogger(__name__)
 
-HEAD_MAX_BYTES = 64 << 10
+HEAD_MAX_BYTES: Final = 64 << 10
 
-_NO_PIECES: Sequence[bytes] = ()
+_NO_PIECES: Final[Sequence[bytes]] = ()
 #: What makes an answer's head need a closer look, and change it on its way.
-_NOT_PLAIN = (
+_NOT_PLAIN: Final = (
     b"\r\ntransfer-encoding:", b"text/event-stream", b"\r\nconnection:", b"\r\nkeep-alive:", b"\r\nx-request-id:",
     b"\r\ntrailer:", b"\r\nupgrade:", b"\r\nproxy-", b"\r\nte:",
 )  # fmt: skip

@@ -4,31 +4,31 @@ import contextlib
 import datetime
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.errors import ConfigError
 from kveik.router.records import RequestRecord
 
 #: What is counted, in this order: the columns of the file and the fields of the document.
-COUNTED = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
+COUNTED: Final = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens")
 #: Days that are kept one by one in memory, and so in the document; the file keeps all.
-DAYS_KEPT = 31
+DAYS_KEPT: Final = 31
 #: Pairs of key and model that are told apart; later ones count as model ``other``.
-PAIRS_MAX = 10_000
-OTHER = "other"
-LOCK_WAIT_S = 5.0
+PAIRS_MAX: Final = 10_000
+OTHER: Final = "other"
+LOCK_WAIT_S: Final = 5.0
 
-_TABLE = f"""
+_TABLE: Final = f"""
 CREATE TABLE IF NOT EXISTS usage (
     day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
     {", ".join(f"{name} INTEGER NOT NULL" for name in COUNTED)},
     PRIMARY KEY (day, key, model)
 ) WITHOUT ROWID"""
-_ADD = f"""
+_ADD: Final = f"""
 INSERT INTO usage VALUES ({", ".join("?" * (3 + len(COUNTED)))})
 ON CONFLICT (day, key, model) DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTED)}"""  # noqa: S608
-_SUMS = f"SELECT key, model, {', '.join(f'SUM({name})' for name in COUNTED)} FROM usage GROUP BY key, model"  # noqa: S608
+_SUMS: Final = f"SELECT key, model, {', '.join(f'SUM({name})' for name in COUNTED)} FROM usage GROUP BY key, model"  # noqa: S608
 
 _Pair = tuple[str, str]
 _Row = list[int]

@@ -33,7 +33,7 @@ DONE = b"data: [DONE]\n\n"
 WAIT_S = 10.0
 
 #: For tests that put something in the place of the router's own methods.
-interpreted_only = pytest.mark.skipif(is_compiled(), reason="compiled methods cannot be replaced")
+interpreted_only = pytest.mark.skipif(is_compiled(), reason="compiled methods and constants cannot be replaced")
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -15,6 +15,7 @@ from kveik.router.prefix_keys import PrefixHasher
 from kveik.router.prompt import PromptReader
 from kveik.router.records import RequestRecord
 from tests.unit.router.fleet_simulation import Fleet, Outcome, SimEngine, chat, text, view
+from tests.unit.router.rig import interpreted_only
 
 reader = PromptReader(PrefixHasher(secret=3))
 dice = random.Random(7)
@@ -231,6 +232,7 @@ def test_many_prefixes_of_different_popularity_stay_with_few_engines(seed: int) 
     assert aware.p95_s <= blind.p95_s
 
 
+@interpreted_only
 def test_counting_copies_several_times_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weighed once, a request leaves its busy engine as soon as another would be quicker for this one request."""
     prompts = zipf_prefixes(400)

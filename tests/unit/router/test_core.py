@@ -147,7 +147,7 @@ def test_a_fault_of_the_routers_own_blames_no_engine_and_ends_one_connection() -
     async def test() -> None:
         async with rig(ScriptedEngine(answer(OK))) as made:
             choose = made.router.choose
-            made.router.choose = lambda exchange: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+            made.router.choose = lambda exchange, now_s: 1 / 0  # type: ignore[method-assign, assignment, return-value]
             assert (await made.ask()).status == 500
             made.router.choose = choose  # type: ignore[method-assign]
             first_byte = made.router.first_byte

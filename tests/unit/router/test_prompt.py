@@ -220,8 +220,8 @@ def test_chinese_is_estimated_alike_however_it_is_written() -> None:
     ],
 )
 def test_only_plain_greedy_or_seeded_text_can_be_resumed(members: dict[str, Any], resumable: bool) -> None:
-    assert read(CHAT, chat("x", **members)).resumable is resumable
-    assert read(COMPLETIONS, {"prompt": "x", **members}).resumable is resumable
+    assert read(CHAT, chat("x", stream=True, **members)).resumable is resumable
+    assert read(COMPLETIONS, {"prompt": "x", "stream": True, **members}).resumable is resumable
 
 
 def test_token_ids_several_prompts_and_other_endpoints_cannot_be_resumed() -> None:
@@ -232,7 +232,8 @@ def test_token_ids_several_prompts_and_other_endpoints_cannot_be_resumed() -> No
         (RESPONSES, {"input": "x"}),
         (MESSAGES, {"messages": []}),
     ):
-        assert not read(target, body | {"temperature": 0}).resumable
+        assert not read(target, body | {"temperature": 0, "stream": True}).resumable
+    assert not read(CHAT, chat("x", temperature=0)).resumable, "its answer is held until it is whole"
 
 
 WRONG: list[tuple[bytes, Any, str, str]] = [

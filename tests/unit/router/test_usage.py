@@ -9,6 +9,7 @@ from kveik.errors import ConfigError
 from kveik.router import usage
 from kveik.router.records import RequestRecord
 from kveik.router.usage import DAYS_KEPT, Usage
+from tests.unit.router.rig import interpreted_only
 
 DAY_S = 86_400.0
 
@@ -131,6 +132,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
         Usage(path)
 
 
+@interpreted_only
 def test_pairs_of_key_and_model_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "PAIRS_MAX", 3)
     counted = Usage(clock=FakeClock(0.0))
