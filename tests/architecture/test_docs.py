@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import importlib
 import re
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import pytest
 
 import configuration_page
 import kveik
-from kveik.cli.main import COMMANDS
+from kveik.cli.main import COMMANDS, module_of
 from kveik.config import SECTIONS, rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,7 +117,7 @@ def test_every_flag_in_documents_is_one_of_the_command_before_it() -> None:
 @functools.cache
 def flags_of(command: str) -> frozenset[str]:
     parser = argparse.ArgumentParser()
-    importlib.import_module(COMMANDS[command]).add_arguments(parser)
+    module_of(command).add_arguments(parser)
     return frozenset(flags_in(parser))
 
 

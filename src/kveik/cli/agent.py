@@ -19,8 +19,6 @@ from kveik.records import Record
 from kveik.telemetry.logs import LogStates
 from kveik.telemetry.metrics import AgentMetrics, StateCollector
 
-HELP = "run the node's agent (DRAM tier and the tiers below) in the foreground"
-
 EPILOG = """\
 Settings come from --config, then from the environment (KVEIK_AGENT_NAME), then from flags. Distributed
 stores are set in the file's sections [mooncake], [yuanrong] and [redis], or as KVEIK_MOONCAKE_NAME and so on.

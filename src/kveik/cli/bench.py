@@ -27,8 +27,6 @@ from kveik.cli.progress import progress_printer
 from kveik.errors import ConfigError, EngineError, KveikError
 from kveik.verify.proof import Say
 
-HELP = "measure what a cache is worth for a workload: cold at its start, on against off in turn, with error bars"
-
 MEASURED, NOT_USABLE, WRONG_USE, NOT_CARRIED_OUT = 0, 1, 2, 3
 
 EPILOG = """\

@@ -14,7 +14,6 @@ from kveik.bench.breakeven import LENGTHS, Crossing, EngineCurves, Gain, documen
 from kveik.clock import Deadline
 from kveik.errors import KveikError
 
-HELP = "show when loading from each tier beats computing, and what the cache saved"
 EPILOG = """\
 A cache may cost more than it saves. Figures from a fleet: a prefix of 2,000 tokens took 30 s to read from a slow NFS
 mount and 5 s to compute again; elsewhere hits went from 4.4 to 6.7 s where computing went from 7.5 to 27.2 s as prompts

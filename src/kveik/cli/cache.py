@@ -22,8 +22,6 @@ from kveik.store.canary import PROBE_NAMESPACE
 from kveik.store.fsck import Depth, Finding, FolderReport
 from kveik.store.fsck_walk import FolderWalk
 
-HELP = "show what the cache holds for which model, drop a model's blocks, or warm prompts up"
-
 EPILOG = f"""\
 The node's agent and the folder of the filesystem tier are those of --config, of {DEFAULT_CONFIG} if it is here, or of
 the environment (KVEIK_AGENT_SOCKET, KVEIK_AGENT_FILESYSTEM). Each command has its own --help:

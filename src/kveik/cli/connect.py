@@ -9,8 +9,6 @@ from kveik.config import rows
 from kveik.engine.kv_transfer import PLATFORMS, kv_transfer_argument, kv_transfer_config, required_environment
 from kveik.errors import ConfigError
 
-HELP = "print the argument and environment that an existing vLLM needs to use Kveik"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""

@@ -16,8 +16,6 @@ from kveik.bench.workload import DEMO_LENGTHS
 from kveik.cli.progress import progress_printer
 from kveik.errors import KveikError
 
-HELP = "start a fleet of two engines, measure cold runs and hits, kill an engine, and stop everything again"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from kveik.doctor.fleet_view import Fleet
     from kveik.doctor.running import Answer
 
-HELP = "look for what keeps a fleet from being of use, and say what to do"
-
 EPILOG = """\
   kveik doctor                                    all checks, of the fleet in kveik.toml if that is here
   kveik doctor --list                             which there are

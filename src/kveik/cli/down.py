@@ -19,8 +19,6 @@ from kveik.records import ignore
 from kveik.supervise.adopt import read_estate
 from kveik.supervise.messages import ProcessView, StatusAnswer
 
-HELP = "end this node's parts: watchdog, router, engines and agent, in this order"
-
 EPILOG = """\
 The router lets running requests finish (router.drain_s), then engines and agent end. What a killed supervisor left
 running is ended, too. The shared cache's memory stays, so that the next start finds its blocks; --forget gives it back.

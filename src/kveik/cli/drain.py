@@ -9,8 +9,6 @@ from kveik.errors import ConfigError, FleetError, SuperviseError, UnknownEngineE
 from kveik.launch.drain import begin_drain, wait_drained
 from kveik.supervise.client import ControlClient
 
-HELP = "let an engine finish its requests and give it no new ones"
-
 EPILOG = """\
 The engine stays out of the pool, and the watchdog keeps its hands off it, until kveik readmit ENGINE.
 

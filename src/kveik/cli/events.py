@@ -16,8 +16,6 @@ from kveik.launch.fleet_spec import read_fleet
 from kveik.supervise.node_folder import node_folder
 from kveik.telemetry.events import Event, EventTail, read_events
 
-HELP = "show what happened to a node's parts: starts, isolations, restarts, warnings"
-
 EPILOG = """\
 Events are kept in a file of bounded size in the fleet's state folder (fleet.events_bytes_max), and are posted to
 fleet.webhook if that is set. --since takes a time such as 30m, 12h or 2d, or seconds.

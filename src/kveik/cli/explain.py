@@ -5,8 +5,6 @@ from types import ModuleType
 
 from kveik.cli import explain_log, explain_prefixes, explain_request
 
-HELP = "say what the errors in a log mean, why a request found no more in the cache, or what breaks prefixes"
-
 EPILOG = """\
 Each of them has its own --help:
 

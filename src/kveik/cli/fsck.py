@@ -22,8 +22,6 @@ from kveik.store.fsck import AGES, BAD, Depth, FolderReport
 from kveik.store.fsck_sample import SampleReport, sample
 from kveik.store.fsck_walk import FolderWalk, Progress
 
-HELP = "look whether what lies in a tier is sound; remove what is not, when told to"
-
 EPILOG = f"""\
 Of the filesystem tier every file is read. Agents may use the folder meanwhile, on this and on other nodes. Nothing is
 changed without --repair, which removes blocks that two looks found wrong and that are older than a minute, and

@@ -12,8 +12,6 @@ from kveik.launch.machine import look
 from kveik.launch.model_facts import read_model
 from kveik.launch.sizes import fitting
 
-HELP = "write a commented kveik.toml that fits this machine and a model"
-
 EPILOG = """\
 Looks at cores, memory and NUMA nodes, at CUDA devices (nvidia-smi or /dev/nvidia*) and Ascend devices
 (npu-smi or /dev/davinci*), and at the model's folder, and writes how many engines make sense, what each

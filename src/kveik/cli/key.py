@@ -13,8 +13,6 @@ from kveik.config import RouterSettings, load
 from kveik.errors import ConfigError
 from kveik.router.keys_file import ApiKey, editing, read_keys, with_key_added, with_key_revoked, write_keys
 
-HELP = "give, list and revoke the API keys that the router asks for"
-
 EPILOG = """\
 A new key is printed once, on standard output; the file holds only its hash. A running router
 follows the file, so a new key works and a revoked one stops working within about a second.

@@ -12,8 +12,6 @@ from kveik.profiles.real_parser import ask_real_parser
 from kveik.profiles.wish import Given, wish
 from kveik.profiles.written import FORMS, as_text, launch_files, write
 
-HELP = "write commands that start a model on a kind of hardware with a cache tier, or check a line that you have"
-
 EPILOG = """\
   kveik launch --list
   kveik launch --hardware a3 --model glm-5 --tier yuanrong

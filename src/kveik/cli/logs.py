@@ -12,8 +12,6 @@ from kveik.errors import ConfigError
 from kveik.launch.place import Place
 from kveik.supervise.log_file import LogTail, last_lines
 
-HELP = "show the last lines of the parts' logs, and follow them"
-
 EPILOG = """\
   kveik logs                  the end of each log
   kveik logs engine-1 -f      one log, and what comes

@@ -5,59 +5,65 @@ import importlib
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 
 import kveik
 
-#: Every command, by what it is for, and its module. A module has ``HELP``, ``add_arguments(parser)`` and
-#: ``run(args) -> int``.
+#: Every command, by what it is for, with its line of help. Its module, named after it, has ``add_arguments(parser)``
+#: and ``run(args) -> int``. Help stands here, so that showing it loads none of them.
 GROUPS: dict[str, dict[str, str]] = {
     "run a fleet": {
-        "init": "kveik.cli.init",
-        "up": "kveik.cli.up",
-        "down": "kveik.cli.down",
-        "drain": "kveik.cli.drain",
-        "readmit": "kveik.cli.readmit",
-        "roll": "kveik.cli.roll",
+        "init": "write a commented kveik.toml that fits this machine and a model",
+        "up": "start this node's agent, engines, router and watchdog, or change what differs from the configuration",
+        "down": "end this node's parts: watchdog, router, engines and agent, in this order",
+        "drain": "let an engine finish its requests and give it no new ones",
+        "readmit": "give an engine requests again that was drained, isolated or stopped",
+        "roll": "restart or upgrade engines one after the other, without a lost request",
     },
     "see how it is": {
-        "status": "kveik.cli.status",
-        "events": "kveik.cli.events",
-        "logs": "kveik.cli.logs",
-        "stats": "kveik.cli.stats",
-        "breakeven": "kveik.cli.breakeven",
+        "status": "show how the fleet is: engines with states and reasons, load, hits, tiers, processes, events",
+        "events": "show what happened to a node's parts: starts, isolations, restarts, warnings",
+        "logs": "show the last lines of the parts' logs, and follow them",
+        "stats": "show what the node's agent holds and has done",
+        "breakeven": "show when loading from each tier beats computing, and what the cache saved",
     },
     "find out why": {
-        "doctor": "kveik.cli.doctor",
-        "probe": "kveik.cli.probe",
-        "explain": "kveik.cli.explain",
-        "verify": "kveik.cli.verify",
-        "bench": "kveik.cli.bench",
+        "doctor": "look for what keeps a fleet from being of use, and say what to do",
+        "probe": "try on a running engine whether its cache really gives hits, and say where they are lost",
+        "explain": (
+            "say what the errors in a log mean, why a request found no more in the cache, or what breaks prefixes"
+        ),
+        "verify": "prove on real engines that a cache hit gives what a cold run gives",
+        "bench": (
+            "measure what a cache is worth for a workload: cold at its start, on against off in turn, with error bars"
+        ),
     },
     "plan": {
-        "plan": "kveik.cli.plan",
-        "launch": "kveik.cli.launch",
-        "connect": "kveik.cli.connect",
+        "plan": "say how many tokens and requests fit on which hardware, with the formula of each figure",
+        "launch": (
+            "write commands that start a model on a kind of hardware with a cache tier, or check a line that you have"
+        ),
+        "connect": "print the argument and environment that an existing vLLM needs to use Kveik",
     },
     "look after what is stored": {
-        "cache": "kveik.cli.cache",
-        "fsck": "kveik.cli.fsck",
-        "store": "kveik.cli.store",
+        "cache": "show what the cache holds for which model, drop a model's blocks, or warm prompts up",
+        "fsck": "look whether what lies in a tier is sound; remove what is not, when told to",
+        "store": "run a distributed store on this machine, to try it as a tier of the agent",
     },
     "run one part": {
-        "agent": "kveik.cli.agent",
-        "router": "kveik.cli.router",
-        "watchdog": "kveik.cli.watchdog",
-        "register": "kveik.cli.register",
-        "key": "kveik.cli.key",
+        "agent": "run the node's agent (DRAM tier and the tiers below) in the foreground",
+        "router": "run the router, the one address that clients know, in the foreground",
+        "watchdog": "look after this node's engines: probe them, isolate sick ones, restart the right one once",
+        "register": "keep an engine registered with a router: a sidecar beside the engine",
+        "key": "give, list and revoke the API keys that the router asks for",
     },
     "try it": {
-        "demo": "kveik.cli.demo",
-        "sim-engine": "kveik.cli.sim_engine",
+        "demo": "start a fleet of two engines, measure cold runs and hits, kill an engine, and stop everything again",
+        "sim-engine": "run a simulated engine (computes nothing, says so everywhere) for load and fault tests",
     },
 }
-COMMANDS = {name: module for group in GROUPS.values() for name, module in group.items()}
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 _NAMES_WIDTH = max(map(len, COMMANDS)) + 4
 
 EPILOG = """\
@@ -72,9 +78,7 @@ exit codes:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    # Only the module of the command that is called is loaded: some of them load a lot.
-    named = [given[0]] if given and given[0] in COMMANDS else list(COMMANDS)
-    args = _parser(named).parse_args(given)
+    args = _parser(given[0] if given and given[0] in COMMANDS else "").parse_args(given)
     try:
         code: int = args.run(args)
     except KeyboardInterrupt:
@@ -82,36 +86,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
-    modules: dict[str, ModuleType] = {name: importlib.import_module(COMMANDS[name]) for name in names}
+def module_of(command: str) -> ModuleType:
+    """The module of a command, loaded now."""
+    return importlib.import_module(f"kveik.cli.{command.replace('-', '_')}")
+
+
+def _parser(called: str) -> argparse.ArgumentParser:
+    """Reads the arguments of the command that is called, whose module alone is loaded: some of them load a lot."""
+    names = [called] if called else list(COMMANDS)
     parser = argparse.ArgumentParser(
         prog="kveik",
         usage="kveik [-h] [--version] COMMAND ...",
         description="One shared, verified KV cache under a fleet of vLLM engines.",
-        epilog=f"{_listed(modules)}\n\n{EPILOG}",
+        epilog=f"{_listed(names)}\n\n{EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"kveik {kveik.__version__}")
     commands = parser.add_subparsers(
         metavar="COMMAND", required=True, help="one of those below; each has its own --help"
     )
-    for name, module in modules.items():
-        command = commands.add_parser(name, prog=f"kveik {name}", description=_sentence(module.HELP))
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+    for name in names:
+        command = commands.add_parser(name, prog=f"kveik {name}", description=_sentence(COMMANDS[name]))
+        if called:
+            module = module_of(called)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser
 
 
-def _listed(modules: Mapping[str, ModuleType]) -> str:
+def _listed(chosen: Sequence[str]) -> str:
     """Commands by what they are for, each with its one line of help."""
     width = min(shutil.get_terminal_size().columns, 120)
     wrapped = textwrap.TextWrapper(width, subsequent_indent=" " * _NAMES_WIDTH)
     groups: list[str] = []
-    for group, names in GROUPS.items():
+    for group, commands in GROUPS.items():
         lines = [f"{group}:"]
-        for name in [name for name in names if name in modules]:
-            wrapped.initial_indent = f"  {name:<{_NAMES_WIDTH - 2}}"
-            lines += wrapped.wrap(modules[name].HELP)
+        for name, line in commands.items():
+            if name in chosen:
+                wrapped.initial_indent = f"  {name:<{_NAMES_WIDTH - 2}}"
+                lines += wrapped.wrap(line)
         groups.append("\n".join(lines))
     return "\n\n".join(groups)
 

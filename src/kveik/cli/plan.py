@@ -19,8 +19,6 @@ from kveik.profiles.figure import MIB, Figure
 from kveik.profiles.staging import DEVICE_POOL_BYTES, HOST_POOL_BYTES, LEAST_BYTES, Call, staging
 from kveik.profiles.vllm_python import ask_vllm
 
-HELP = "say how many tokens and requests fit on which hardware, with the formula of each figure"
-
 EPILOG = """\
   kveik plan --model deepseek-v4.1-flash --hardware a3 --context 600000 --requests 16
   kveik plan --config config.json --memory-gib 80 --tensor 4 --kv-dtype fp8 --context 32768 --requests 64

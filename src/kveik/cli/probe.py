@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from kveik.diagnose.cache_probe import Target
     from kveik.doctor.log_file import GrowingLog
 
-HELP = "try on a running engine whether its cache really gives hits, and say where they are lost"
-
 EPILOG = """\
 It sends a long prompt that nobody sent before, pushes it out of the engine's own cache with unrelated prompts, sends it
 again, and says by what was counted where the tokens were lost: not connected, not asked, no answer in time, not stored,

@@ -10,8 +10,6 @@ from kveik.launch.drain import readmit, wait_ready
 from kveik.supervise.client import ControlClient
 from kveik.supervise.messages import ProcessView
 
-HELP = "give an engine requests again that was drained, isolated or stopped"
-
 EPILOG = """\
 Ends the hold of a drain or a roll, and an isolation of the watchdog, also one that it has given up on. A process that
 its supervisor keeps and that is down is started first. The router sends requests once the engine has proved itself.

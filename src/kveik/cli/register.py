@@ -20,8 +20,6 @@ from kveik.fleet.client import FleetClient
 from kveik.fleet.registration import RETRY_S, Look, Registration
 from kveik.watchdog.announcing import EngineWatch
 
-HELP = "keep an engine registered with a router: a sidecar beside the engine"
-
 EPILOG = """\
 Waits until the engine lists its models, announces it, sends heartbeats, and takes it out when it is
 stopped (SIGTERM, SIGINT) or when nobody listens at the engine's address any more. Restarts of router

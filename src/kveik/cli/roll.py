@@ -21,8 +21,6 @@ from kveik.launch.roll_state import RollNotebook
 from kveik.telemetry.events import EventLog
 from kveik.verify.rolled import prove_rolled, subject
 
-HELP = "restart or upgrade engines one after the other, without a lost request"
-
 EPILOG = """\
 Each engine is drained, restarted with what the configuration says now, asked for a real inference, warmed up and
 readmitted before the next is touched. The first engine of a new version (configuration, vLLM, or KV namespace) must

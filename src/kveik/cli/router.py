@@ -15,8 +15,6 @@ from kveik.cli.settings_flags import add_settings, given_settings, log_to_stderr
 from kveik.config import RouterSettings, load
 from kveik.errors import ConfigError, KveikError, RouterStartError
 
-HELP = "run the router, the one address that clients know, in the foreground"
-
 EPILOG = """\
 Engines join by `kveik register`, by POST /fleet/engines, or from [[engines]] tables in --config:
 

@@ -17,8 +17,6 @@ from kveik.errors import ConfigError, KveikError
 if TYPE_CHECKING:
     from kveik.simulate.asks import Render
 
-HELP = "run a simulated engine (computes nothing, says so everywhere) for load and fault tests"
-
 EPILOG = """\
 It speaks vLLM's HTTP API over made-up answers; card, headers, metrics and log say "simulated".
 GET /sim shows counters and fault switches; POST /sim sets switches, for example:

@@ -14,8 +14,6 @@ from kveik.byte_size import size_text
 from kveik.clock import Deadline
 from kveik.errors import KveikError
 
-HELP = "show what the node's agent holds and has done"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""

@@ -19,8 +19,6 @@ from kveik.fleet.report import plain_text
 from kveik.fleet.status import FleetStatus
 from kveik.supervise.messages import StatusAnswer
 
-HELP = "show how the fleet is: engines with states and reasons, load, hits, tiers, processes, events"
-
 EPILOG = f"""\
 Without --config, {DEFAULT_CONFIG} and --router, a router on this machine is asked. Its page /dashboard shows the same
 with the last ten minutes as plots. The token comes from --token-file, the configuration or KVEIK_ADMISSION_TOKEN.

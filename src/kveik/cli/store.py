@@ -12,8 +12,6 @@ from kveik.byte_size import read_size
 from kveik.config import WAIT_MAX_S
 from kveik.errors import ConfigError, KveikError
 
-HELP = "run a distributed store on this machine, to try it as a tier of the agent"
-
 EPILOG = """\
   kveik store mooncake up --memory 4GiB     a Mooncake master, and a process that lends 4 GiB
   kveik store mooncake up --metadata        with its HTTP metadata service, too

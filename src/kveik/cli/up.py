@@ -26,8 +26,6 @@ from kveik.supervise.supervisor import Supervisor
 from kveik.telemetry.events import EventLog
 from kveik.telemetry.webhook import Webhook
 
-HELP = "start this node's agent, engines, router and watchdog, or change what differs from the configuration"
-
 EPILOG = """\
   kveik init --model /models/qwen3-8b     write kveik.toml for this machine
   kveik up                                run until Ctrl-C

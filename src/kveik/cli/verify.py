@@ -21,8 +21,6 @@ from kveik.verify.proof import Say, Subject
 from kveik.verify.testbed import DTYPE_BYTES
 from kveik.verify.trial import Outcome, TrialOptions, prove, prove_started
 
-HELP = "prove on real engines that a cache hit gives what a cold run gives"
-
 HOLDS, DOES_NOT_HOLD, WRONG_USE, NOT_CARRIED_OUT = 0, 1, 2, 3
 
 EPILOG = """\

@@ -34,8 +34,6 @@ from kveik.watchdog.restarters import ControlRestarter, NoRestarter, Restarter
 from kveik.watchdog.state_file import StateFile
 from kveik.watchdog.ward import Patient
 
-HELP = "look after this node's engines: probe them, isolate sick ones, restart the right one once"
-
 EPILOG = """\
 Asks each engine for a real inference again and again, announces those that answer at the routers, and tells busy
 from hung, half-dead and dead. A sick engine is isolated at the routers, evidence is saved, and it is restarted: by

@@ -1,4 +1,3 @@
-import importlib
 import subprocess
 import sys
 
@@ -10,8 +9,8 @@ from kveik.cli import main
 
 @pytest.mark.parametrize("name", main.COMMANDS)
 def test_every_command_keeps_to_the_agreed_form(name: str) -> None:
-    module = importlib.import_module(main.COMMANDS[name])
-    assert module.HELP
+    module = main.module_of(name)
+    assert main.COMMANDS[name]
     assert callable(module.add_arguments)
     assert callable(module.run)
 
@@ -55,17 +54,25 @@ def test_an_interrupt_from_the_keyboard_exits_as_shells_expect(
     def interrupted(args: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module(main.COMMANDS["stats"]), "run", interrupted)
+    monkeypatch.setattr(main.module_of("stats"), "run", interrupted)
     assert main.main(["stats"]) == 130
     assert capsys.readouterr().err == ""
 
 
-def test_a_command_does_not_load_the_others() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (["stats", "--help"], ["kveik.verify", "kveik.cli.demo", "torch", "vllm"]),
+        (["--help"], ["kveik.cli.stats", "kveik.cli.up", "numpy", "msgspec"]),
+        (["--version"], ["kveik.cli.stats", "kveik.cli.up", "numpy", "msgspec"]),
+    ],
+)
+def test_only_what_is_called_is_loaded(arguments: list[str], absent: list[str]) -> None:
     code = (
         "import sys\n"
         "from kveik.cli import main\n"
-        "try:\n    main.main(['stats', '--help'])\n"
+        f"try:\n    main.main({arguments!r})\n"
         "except SystemExit:\n    pass\n"
-        "assert not {'kveik.verify', 'kveik.cli.demo', 'torch', 'vllm'} & set(sys.modules)\n"
+        f"assert not set({absent!r}) & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
