@@ -234,19 +234,8 @@ class Router(Dispatcher):
 
     def _begin(self, exchange: Exchange) -> None:
         """Send a request to an engine, once its tokens are known where they are of use."""
-        tokens = self.tokens
-        try:  # as in _supervised, without what calling it costs each request
-            if tokens is not None and not self._has_tokens(tokens, exchange):
-                return
-            if not (exchange.over or exchange.start()):
-                self._wait_for_engine(exchange)
-        except Exception:
-            logger.exception("a request failed in the router")
-            exchange.router_failed()
-
-    def _has_tokens(self, tokens: ExactRouting, exchange: Exchange) -> bool:
-        """True if all that can be known of its prompt is known; else the request begins when it is."""
-        return tokens.prepare(exchange.target, exchange.body, exchange.facts, lambda: self._start(exchange))
+        if not self._has_started(exchange, self.tokens):
+            self._wait_for_engine(exchange)
 
     def _start(self, exchange: Exchange) -> None:
         if not self._has_started(exchange):
@@ -255,18 +244,23 @@ class Router(Dispatcher):
     def _wait_for_engine(self, exchange: Exchange) -> None:
         self._homeless.append((self.loop.time() + self.settings.engine_wait_s, exchange))
 
-    def _has_started(self, exchange: Exchange) -> bool:
-        """Send a request to an engine; False if there is none now."""
-        return exchange.over or self._supervised(exchange, Exchange.start)
+    def _has_started(self, exchange: Exchange, tokens: ExactRouting | None = None) -> bool:
+        """Send a request to an engine; False if there is none now. ``tokens``: first find out its prompt's.
 
-    def _supervised(self, exchange: Exchange, step: Callable[[Exchange], bool]) -> bool:
-        """A step in the life of a request; one in which the router fails ends that request and no other."""
+        A request in which the router fails ends, and no other.
+        """
         try:
-            return step(exchange)
+            if tokens is not None and not self._has_tokens(tokens, exchange):
+                return True
+            return exchange.over or exchange.start()
         except Exception:
             logger.exception("a request failed in the router")
             exchange.router_failed()
             return True
+
+    def _has_tokens(self, tokens: ExactRouting, exchange: Exchange) -> bool:
+        """True if all that can be known of its prompt is known; else the request begins when it is."""
+        return tokens.prepare(exchange.target, exchange.body, exchange.facts, lambda: self._start(exchange))
 
     # -- what exchanges ask ---------------------------------------------------------------------
 
