@@ -17,8 +17,12 @@ import pytest
 
 from tests.vllm_need import needs_vllm
 
-# A busy machine is no failure: examples have no time limit of their own, only tests have.
-hypothesis.settings.register_profile("kveik", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# A busy machine is no failure: examples have no time limit of their own, only tests have. They are others each time, so
+# that few of them each time will do; `pytest --hypothesis-profile=thorough` takes its time.
+hypothesis.settings.register_profile(
+    "kveik", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], max_examples=50
+)
+hypothesis.settings.register_profile("thorough", hypothesis.settings.get_profile("kveik"), max_examples=2000)
 hypothesis.settings.load_profile("kveik")
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -174,6 +174,7 @@ def test_after_kill_9_nothing_is_lost_and_the_shared_cache_has_what_the_engine_h
     wait_until(lambda: all(e["state"] == "ready" for e in served.router.fleet()["engines"]), "it is back", 60)
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_after_kill_9_and_says_what_one_engine_would_have_said(served: Served) -> None:
     question = "Tell me a story about a lighthouse."
     told = {"max_tokens": 120, "extra_body": {"ignore_eos": True}}

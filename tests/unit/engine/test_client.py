@@ -255,7 +255,7 @@ def test_any_json_is_a_sound_answer_or_an_engine_error(scripted: ScriptedEngine,
         scripted.client.reset_local_cache(patience_s=0)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(events=st.lists(EVENT | ANYTHING, min_size=1, max_size=3))
 def test_any_events_are_a_sound_completion_or_an_engine_error(scripted: ScriptedEngine, events: list[object]) -> None:
     scripted.body = (

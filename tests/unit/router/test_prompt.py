@@ -348,7 +348,7 @@ MEMBERS = """
 members = st.sampled_from(MEMBERS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(sorted(KINDS)), st.dictionaries(members, json_values, max_size=6), st.booleans())
 def test_any_json_gives_facts_or_a_request_error(target: bytes, body: dict[str, Any], ascii_only: bool) -> None:
     raw = json.dumps(body, ensure_ascii=ascii_only).encode("utf8", "surrogatepass")
@@ -362,7 +362,7 @@ def test_any_json_gives_facts_or_a_request_error(target: bytes, body: dict[str, 
     assert len(facts.keys) <= (facts.prompt_bytes + 8) // 256
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(sorted(KINDS)), st.binary(max_size=60))
 def test_any_bytes_give_facts_or_a_request_error(target: bytes, body: bytes) -> None:
     for attempt in (body, b'{"model":"' + body + b'"}', b'{"messages":[' + body + b"]}"):
