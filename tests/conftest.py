@@ -17,8 +17,8 @@ import pytest
 
 from tests.vllm_need import needs_vllm
 
-# A busy machine is no failure: examples have no time limit of their own, only tests have. They are others each time, so
-# that few of them each time will do; `pytest --hypothesis-profile=thorough` takes its time.
+# A busy machine is no failure: examples have no time limit of their own, only tests have. But where CI is set they are
+# others each time, so that few of them each time will do; `pytest --hypothesis-profile=thorough` takes its time.
 hypothesis.settings.register_profile(
     "kveik", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], max_examples=50
 )
