@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 #: A member that isn't there.
-NOTHING: Final = Raw(b"")
+NOTHING = Raw(b"")
 
 #: Engines take whole numbers written as 16.0 too.
 Number = int | float | None
@@ -66,14 +66,14 @@ class Generation(Body, gc=False):
         return special == _NO_SPECIAL_MEMBERS or all(bytes(value) in _NOT_ASKED for value in special)
 
 
-_SPECIAL: Final = (
+_SPECIAL = (
     "tools", "best_of", "stop", "stop_token_ids", "logprobs", "prompt_logprobs", "echo", "response_format",
     "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "logits_processors",
     "use_beam_search", "return_token_ids", "return_tokens_as_token_ids", "prompt_embeds", "suffix",
 )  # fmt: skip
 _special_members = attrgetter(*_SPECIAL)
-_NO_SPECIAL_MEMBERS: Final = (NOTHING,) * len(_SPECIAL)
-_NOT_ASKED: Final = frozenset((b"", b"null", b"false", b"[]", b"{}", b'""', b'{"type":"text"}', b'{"type": "text"}'))
+_NO_SPECIAL_MEMBERS = (NOTHING,) * len(_SPECIAL)
+_NOT_ASKED = frozenset((b"", b"null", b"false", b"[]", b"{}", b'""', b'{"type":"text"}', b'{"type": "text"}'))
 
 
 class Chat(Generation, gc=False):
@@ -174,7 +174,7 @@ def _kind(
     )
 
 
-KINDS: Final[Mapping[bytes, BodyKind]] = {
+KINDS: Mapping[bytes, BodyKind] = {
     b"/v1/chat/completions": _kind(
         b"chat",
         Chat,

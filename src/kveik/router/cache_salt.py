@@ -8,11 +8,11 @@ one counts. Afterwards the body has exactly one.
 
 import hashlib
 import json
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-MEMBER: Final = "cache_salt"
+MEMBER = "cache_salt"
 _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
 

@@ -173,7 +173,7 @@ class Router(Dispatcher):
             traceparent=self._tracing.begin(request.traceparent, record),
             comment_after_s=self._comment_after_s,
             stream_idle_s=self._stream_idle_s,
-            resumption=self._resumption(request, body) if facts.resumable and self._resume_streams else None,
+            resumption=self._resumption(request, facts, body),
         )
         exchange.ticket = ticket
         self._exchanges.add(exchange)
@@ -185,9 +185,11 @@ class Router(Dispatcher):
         self._begin(exchange)
         return exchange
 
-    def _resumption(self, request: Incoming, body: bytes) -> Resumption | None:
-        """What lets another engine go on with a stream that can be continued."""
-        return Resumption(body, chat=b"/chat/" in request.target) if request.method == b"POST" else None
+    def _resumption(self, request: Incoming, facts: RequestFacts, body: bytes) -> Resumption | None:
+        """What lets another engine go on with a stream, where that is asked for and possible."""
+        if not (self._resume_streams and facts.resumable and request.method == b"POST"):
+            return None
+        return Resumption(body, chat=b"/chat/" in request.target)
 
     def _passed_on(self, request: Incoming) -> bytes:
         """The header lines that engines get."""

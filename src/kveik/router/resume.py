@@ -9,17 +9,17 @@ would have said, as two runs of a seeded request may.
 """
 
 import re
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.encode
 _DATA, _DONE = b"data:", b"[DONE]"
-_EVENT: Final = re.compile(rb".*?(?:\n\n|\r\n\r\n)", re.DOTALL)
-_LIMITS: Final = ("max_tokens", "max_completion_tokens")
+_EVENT = re.compile(rb".*?(?:\n\n|\r\n\r\n)", re.DOTALL)
+_LIMITS = ("max_tokens", "max_completion_tokens")
 #: Members of a chat's body by which its last message is not simply to be answered.
-_OWN_WAYS: Final = ("continue_final_message", "add_generation_prompt")
+_OWN_WAYS = ("continue_final_message", "add_generation_prompt")
 
 
 class Resumption:
