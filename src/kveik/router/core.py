@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 #: Retries that are allowed at once, before the share of all requests counts; with more requests under way as
 #: many as those, so that the death of one engine is not lost on any of them.
 RETRY_RESERVE: Final = 20.0
-RATE_WEIGHT: Final = 0.2
 #: An engine may be so many times slower than it was seen to be before its silence is looked into.
 PREFILL_MARGIN: Final = 4.0
 SHARE_MIN: Final = 0.1
@@ -327,10 +326,10 @@ class Router(Dispatcher):
             return
         tokens, exchange.booked_tokens = exchange.booked_tokens, 0
         engine.waiting_tokens -= tokens
-        if exchange.facts.stream and tokens > 256 and engine.in_flight == 1:
-            rate = tokens / max(1e-3, self.loop.time() - exchange.attempt_began_s)
-            known = engine.prefill_tokens_s
-            engine.prefill_tokens_s = rate if not known else known + RATE_WEIGHT * (rate - known)
+        if exchange.facts.stream:  # of other answers the first byte comes with the last
+            exchange.prefill_tokens = tokens
+            exchange.prefill_s = engine.prefill.began(tokens, exchange.attempt_began_s, self.loop.time())
+            engine.prefill_tokens_s = engine.prefill.tokens_s
         if engine.breaker.failures_in_a_row:
             engine.breaker = engine.breaker.succeeded()
             self.engines.rebuild()
@@ -360,6 +359,7 @@ class Router(Dispatcher):
     def put_out(self, engine: EngineView, why: str) -> None:
         """No more requests for this engine until it has passed a trial."""
         engine.why = why
+        engine.prefill.forget()
         engine.prefill_tokens_s = 0.0
         self.engines.rebuild()
         if self.care is not None:
@@ -438,6 +438,8 @@ class Router(Dispatcher):
         """A request is over."""
         self._exchanges.discard(exchange)
         self.leave(exchange)
+        if exchange.prefill_s > 0:
+            self._learn_rate(exchange)
         record = exchange.record
         if self.quarantine.suspects and record.outcome == "ok":
             self.quarantine.answered(fingerprint(exchange.target, exchange.body))
@@ -449,6 +451,16 @@ class Router(Dispatcher):
             self.learner.take(exchange.target, exchange.body, record)
         self._chooser.feed_back(record)
         self._tell(record)
+
+    def _learn_rate(self, exchange: Exchange) -> None:
+        """How fast the engine computed the prompt: what the answer says of its usage beats what was expected."""
+        engine, record, tokens = exchange.engine, exchange.record, exchange.prefill_tokens
+        if engine is None:
+            return
+        if record.cached_tokens >= 0 and not record.resumed:
+            tokens = record.prompt_tokens - record.cached_tokens
+        engine.prefill.learn(tokens, exchange.prefill_s)
+        engine.prefill_tokens_s = engine.prefill.tokens_s
 
     def _tell(self, record: RequestRecord) -> None:
         facts = record.facts

@@ -6,6 +6,7 @@ from typing import Any, Final
 from kveik.breaker import CLOSED, Breaker
 from kveik.fleet.announcement import EngineAnnouncement
 from kveik.router import http1
+from kveik.router.prefill_rate import PrefillRate
 from kveik.router.upstream import EnginePool
 
 #: Engines that one router can tell apart: each has one bit in the prefix index.
@@ -18,9 +19,9 @@ class EngineView:
 
     ``in_flight`` and ``waiting_tokens`` are booked when a request is sent, not when it is
     answered: the requests under way, and the prompt tokens they still have to compute.
-    ``prefill_tokens_s`` is learned from answers; 0 while unknown. ``share`` is the part of a full
-    engine's load that it may get now (below 1 after a return: slow start). ``group`` is its KV
-    namespace: engines of one group share blocks. ``back_s`` is when it came back, 0 if it never left.
+    ``prefill_tokens_s`` is what ``prefill`` has learned from answers; 0 while unknown. ``share`` is the
+    part of a full engine's load that it may get now (below 1 after a return: slow start). ``group`` is
+    its KV namespace: engines of one group share blocks. ``back_s`` is when it came back, 0 if it never left.
     ``was_held``: it was drained or isolated since it last took requests. ``exact``: what it holds is
     known exactly. ``name`` is its id in the fleet, and ``host_header`` what requests to it say in ``Host``.
     """
@@ -33,6 +34,7 @@ class EngineView:
     in_flight: int = 0
     waiting_tokens: int = 0
     prefill_tokens_s: float = 0.0
+    prefill: PrefillRate = field(default_factory=PrefillRate)
     share: float = 1.0
     chosen: int = 0
     group: str = ""

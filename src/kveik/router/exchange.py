@@ -88,8 +88,8 @@ class Exchange(Answered):
         "_blamed_later", "_client", "_connection", "_dial", "_error", "_loop", "_paused", "_relay", "_rest",
         "_resumption", "_router", "_stale_engine", "_status", "attempt_began_s", "body", "booked_tokens",
         "comment_after_s", "engine", "excluded", "facts", "first_byte_by_s", "headers", "last_byte_s",
-        "longer_than_tokens", "method", "over", "record", "started_s", "stream_idle_s", "target", "ticket",
-        "traceparent",
+        "longer_than_tokens", "method", "over", "prefill_s", "prefill_tokens", "record", "started_s", "stream_idle_s",
+        "target", "ticket", "traceparent",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +123,7 @@ class Exchange(Answered):
         self.wants_pieces = self._relay.wants_pieces  # of the body, without its framing
         self.engine: EngineView | None = None
         self.booked_tokens = -1  # on the engine of this attempt; negative: nothing is booked
+        self.prefill_s, self.prefill_tokens = 0.0, 0  # how long the prompt took on it, and what was to be computed
         self.ticket: Ticket | None = None
         self.excluded = 0  # bits of slots that were tried
         self.longer_than_tokens = 0  # only engines that take longer prompts are any use
@@ -153,7 +154,7 @@ class Exchange(Answered):
         self.record.attempts += 1
         self.record.engine, self.record.reason = self.engine.name, choice.reason
         self.record.expected_cached_tokens = choice.expected_cached_tokens
-        self.attempt_began_s = now_s
+        self.attempt_began_s, self.prefill_s = now_s, 0.0
         self.first_byte_by_s = self._router.first_byte_deadline_s(self, now_s)
         assert self.engine.pool is not None
         # An engine that ends a kept connection may have begun: what could do harm twice does not travel on one.

@@ -2,8 +2,9 @@
 
 All policies keep one promise: no engine gets a request beyond its *bound*: a quarter more than its share of
 all requests in flight, or what chance explains beside what the others have, whichever is more, and one
-(``cache-aware``: beyond that and ``FEW``). The engine with the least is always below its bound. An engine
-that comes back slowly (``share`` below 1) has a smaller share of the load, and a smaller bound.
+(``cache-aware``: beyond that and ``FEW``, and chance explains less the more engines hold the prefix). The
+engine with the least is always below its bound. An engine that comes back slowly (``share`` below 1) has a
+smaller share of the load, and a smaller bound.
 
 ``cache-aware`` sends a request where its first token is expected soonest. What an engine would
 compute although another one holds it counts several times, since whoever comes next waits for that too:
@@ -28,6 +29,10 @@ BOUND: Final = 1.25
 #: that chance exceeds again and again copies most prefixes to most engines, however little there is to do. It is
 #: the others that are looked at: where nearly all that is in flight wants one prefix, they have little, and it spreads.
 DEVIATIONS: Final = 4.0
+#: The same for a prompt that one engine alone holds. Requests come to that engine in bunches, those behind one
+#: that it has to compute wait with it, and so its number in flight swings more than chance alone makes it; a copy
+#: costs more than waiting for the bunch to pass. It falls as the weight of a copy does: a prefix in demand spreads.
+HOME_DEVIATIONS: Final = 6.0
 #: So few requests in flight do not make an engine busy: ``cache-aware`` copies no prefix because of them.
 FEW: Final = 6
 #: A token that is computed although another engine holds it counts as much as so many that a request waits for.
@@ -121,9 +126,22 @@ def copy_weight(holders: int, engines: int) -> float:
 
     The more hold a prefix, the hotter it has proved to be, and the sooner one more copy pays for itself.
     """
-    others = (engines - holders) / max(1, engines - 1)
-    weight: float = COPY_WEIGHT * others**COPY_FALL + COPY_WEIGHT_MIN
-    return weight
+    return COPY_WEIGHT * _rarity(holders, engines) + COPY_WEIGHT_MIN
+
+
+def chance(prompt_tokens: int, held: int, holders: int, engines: int) -> float:
+    """How many deviations chance may bring to an engine, when ``holders`` of all engines hold ``held`` tokens.
+
+    Where most of the prompt is cached there is something to lose, or it is hot. Nothing of that else.
+    """
+    return HOME_DEVIATIONS * _rarity(holders, engines) if held * 2 >= prompt_tokens else DEVIATIONS
+
+
+def _rarity(holders: int, engines: int) -> float:
+    """1 for a prefix that one engine holds, 0 for one that all hold, and little soon after 1."""
+    others: float = (engines - holders) / max(1, engines - 1)
+    rarity: float = others**COPY_FALL
+    return rarity
 
 
 def expected_cost_s(
@@ -156,21 +174,22 @@ def expected_costs_s(candidates: Sequence[Candidate], prompt_tokens: int, costs:
     }
 
 
-def bound(in_flight: int, own: int, share: float, shares: float) -> int:
+def bound(in_flight: int, own: int, share: float, shares: float, deviations: float = DEVIATIONS) -> int:
     """Most requests in flight that one engine may have, when all have ``in_flight`` with the new one.
 
-    What chance explains is measured by what the other engines have, beside the ``own`` ones of this engine.
+    What chance explains, so many ``deviations``, is measured by what the other engines have, beside the
+    ``own`` ones of this engine.
     """
     fair, rest = in_flight * share / shares, shares - share
     others = (in_flight - own) * share / rest if rest > 0 else fair
-    return math.ceil(max(BOUND * fair, others + DEVIATIONS * math.sqrt(others)) - 1e-9) + 1
+    return math.ceil(max(BOUND * fair, others + deviations * math.sqrt(others)) - 1e-9) + 1
 
 
-def within_bound(candidates: Sequence[Candidate]) -> list[Candidate]:
+def within_bound(candidates: Sequence[Candidate], deviations: float = DEVIATIONS) -> list[Candidate]:
     """The engines that one more request doesn't bring above their bound: never none."""
     in_flight = 1 + sum(candidate.in_flight for candidate in candidates)
     shares = sum(candidate.share for candidate in candidates)
-    return [c for c in candidates if c.in_flight < bound(in_flight, c.in_flight, c.share, shares)]
+    return [c for c in candidates if c.in_flight < bound(in_flight, c.in_flight, c.share, shares, deviations)]
 
 
 def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
@@ -187,9 +206,11 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
             held = candidate.cached_tokens
     best = _soonest(candidates, facts.prompt_tokens, held, costs)
     # Who has no more than its fair share is below its bound.
-    busy = best.in_flight >= FEW and best.in_flight * shares > in_flight * best.share
-    if busy and best.in_flight >= bound(in_flight, best.in_flight, best.share, shares):
-        best = _soonest_within_bound(candidates, expected_costs_s(candidates, facts.prompt_tokens, costs))
+    if best.in_flight >= FEW and best.in_flight * shares > in_flight * best.share:
+        deviations = chance(facts.prompt_tokens, held, _holders(candidates, held), len(candidates))
+        if best.in_flight >= bound(in_flight, best.in_flight, best.share, shares, deviations):
+            costs_s = expected_costs_s(candidates, facts.prompt_tokens, costs)
+            best = _soonest_within_bound(candidates, costs_s, deviations)
     if held > best.cached_tokens:
         reason = "spread"
     elif held:
@@ -222,8 +243,10 @@ def _soonest(candidates: Sequence[Candidate], prompt_tokens: int, held: int, cos
     return best
 
 
-def _soonest_within_bound(candidates: Sequence[Candidate], costs_s: Mapping[int, float]) -> Candidate:
-    return min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
+def _soonest_within_bound(
+    candidates: Sequence[Candidate], costs_s: Mapping[int, float], deviations: float = DEVIATIONS
+) -> Candidate:
+    return min(within_bound(candidates, deviations), key=lambda c: (costs_s[c.slot], c.order))
 
 
 def least_load(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
