@@ -29,10 +29,10 @@ BOUND: Final = 1.25
 #: that chance exceeds again and again copies most prefixes to most engines, however little there is to do. It is
 #: the others that are looked at: where nearly all that is in flight wants one prefix, they have little, and it spreads.
 DEVIATIONS: Final = 4.0
-#: The same for a prompt that one engine alone holds. Requests come to that engine in bunches, those behind one
-#: that it has to compute wait with it, and so its number in flight swings more than chance alone makes it; a copy
-#: costs more than waiting for the bunch to pass. It falls as the weight of a copy does: a prefix in demand spreads.
-HOME_DEVIATIONS: Final = 6.0
+#: So many more where one engine alone holds most of the prompt, but not more than chance explains. Requests come to
+#: that engine in bunches: those behind one that it has to compute wait with it, and a copy costs more than letting
+#: the bunch pass. All of it falls as the weight of a copy does: a prefix in demand spreads.
+BUNCH: Final = 4.0
 #: So few requests in flight do not make an engine busy: ``cache-aware`` copies no prefix because of them.
 FEW: Final = 6
 #: A token that is computed although another engine holds it counts as much as so many that a request waits for.
@@ -129,12 +129,15 @@ def copy_weight(holders: int, engines: int) -> float:
     return COPY_WEIGHT * _rarity(holders, engines) + COPY_WEIGHT_MIN
 
 
-def chance(prompt_tokens: int, held: int, holders: int, engines: int) -> float:
-    """How many deviations chance may bring to an engine, when ``holders`` of all engines hold ``held`` tokens.
+def chance(prompt_tokens: int, held: int, holders: int, engines: int) -> tuple[float, float]:
+    """Deviations and bunch of :func:`bound`, when ``holders`` of all engines hold ``held`` tokens of a prompt.
 
-    Where most of the prompt is cached there is something to lose, or it is hot. Nothing of that else.
+    Where most of the prompt is cached there is a copy to lose, or it is hot; else neither.
     """
-    return HOME_DEVIATIONS * _rarity(holders, engines) if held * 2 >= prompt_tokens else DEVIATIONS
+    if held * 2 < prompt_tokens:
+        return DEVIATIONS, 0.0
+    rarity = _rarity(holders, engines)
+    return DEVIATIONS * rarity, BUNCH * rarity
 
 
 def _rarity(holders: int, engines: int) -> float:
@@ -174,22 +177,28 @@ def expected_costs_s(candidates: Sequence[Candidate], prompt_tokens: int, costs:
     }
 
 
-def bound(in_flight: int, own: int, share: float, shares: float, deviations: float = DEVIATIONS) -> int:
+def bound(
+    in_flight: int, own: int, share: float, shares: float, deviations: float = DEVIATIONS, bunch: float = 0.0
+) -> int:
     """Most requests in flight that one engine may have, when all have ``in_flight`` with the new one.
 
     What chance explains, so many ``deviations``, is measured by what the other engines have, beside the
-    ``own`` ones of this engine.
+    ``own`` ones of this engine. ``bunch``: so many requests more, where chance explains as many.
     """
     fair, rest = in_flight * share / shares, shares - share
     others = (in_flight - own) * share / rest if rest > 0 else fair
-    return math.ceil(max(BOUND * fair, others + deviations * math.sqrt(others)) - 1e-9) + 1
+    explained = deviations * math.sqrt(others)
+    explained += min(bunch, explained)
+    return math.ceil(max(BOUND * fair, others + explained) - 1e-9) + 1
 
 
-def within_bound(candidates: Sequence[Candidate], deviations: float = DEVIATIONS) -> list[Candidate]:
+def within_bound(
+    candidates: Sequence[Candidate], deviations: float = DEVIATIONS, bunch: float = 0.0
+) -> list[Candidate]:
     """The engines that one more request doesn't bring above their bound: never none."""
     in_flight = 1 + sum(candidate.in_flight for candidate in candidates)
     shares = sum(candidate.share for candidate in candidates)
-    return [c for c in candidates if c.in_flight < bound(in_flight, c.in_flight, c.share, shares, deviations)]
+    return [c for c in candidates if c.in_flight < bound(in_flight, c.in_flight, c.share, shares, deviations, bunch)]
 
 
 def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
@@ -207,10 +216,10 @@ def cache_aware(candidates: Sequence[Candidate], facts: RequestFacts, costs: Cos
     best = _soonest(candidates, facts.prompt_tokens, held, costs)
     # Who has no more than its fair share is below its bound.
     if best.in_flight >= FEW and best.in_flight * shares > in_flight * best.share:
-        deviations = chance(facts.prompt_tokens, held, _holders(candidates, held), len(candidates))
-        if best.in_flight >= bound(in_flight, best.in_flight, best.share, shares, deviations):
+        deviations, bunch = chance(facts.prompt_tokens, held, _holders(candidates, held), len(candidates))
+        if best.in_flight >= bound(in_flight, best.in_flight, best.share, shares, deviations, bunch):
             costs_s = expected_costs_s(candidates, facts.prompt_tokens, costs)
-            best = _soonest_within_bound(candidates, costs_s, deviations)
+            best = min(within_bound(candidates, deviations, bunch), key=lambda c: (costs_s[c.slot], c.order))
     if held > best.cached_tokens:
         reason = "spread"
     elif held:
@@ -243,18 +252,13 @@ def _soonest(candidates: Sequence[Candidate], prompt_tokens: int, held: int, cos
     return best
 
 
-def _soonest_within_bound(
-    candidates: Sequence[Candidate], costs_s: Mapping[int, float], deviations: float = DEVIATIONS
-) -> Candidate:
-    return min(within_bound(candidates, deviations), key=lambda c: (costs_s[c.slot], c.order))
-
-
 def least_load(candidates: Sequence[Candidate], facts: RequestFacts, costs: Costs) -> Choice:
     """Where the first token is expected soonest if nothing is cached anywhere."""
     blind = [
         Candidate(c.slot, c.in_flight, c.waiting_tokens, 0, 0, c.prefill_tokens_s, c.share, c.order) for c in candidates
     ]
-    best = _soonest_within_bound(candidates, expected_costs_s(blind, facts.prompt_tokens, costs))
+    costs_s = expected_costs_s(blind, facts.prompt_tokens, costs)
+    best = min(within_bound(candidates), key=lambda c: (costs_s[c.slot], c.order))
     return _choice(best, "load", facts)
 
 

@@ -88,12 +88,13 @@ facts_of_all_kinds = st.builds(
 
 
 def most_allowed(name: str, candidates: Sequence[Candidate], fair: float, others: float) -> int:
-    deviations = deviations_of(candidates) if name == "cache-aware" else 4.0
-    most = math.ceil(max(1.25 * fair, others + deviations * math.sqrt(others)) - 1e-9) + 1
+    deviations, bunch = chance_of(candidates) if name == "cache-aware" else (4.0, 0.0)
+    by_chance = deviations * math.sqrt(others)
+    most = math.ceil(max(1.25 * fair, others + by_chance + min(by_chance, bunch)) - 1e-9) + 1
     return max(most, FEW) if name == "cache-aware" else most
 
 
-def deviations_of(candidates: Sequence[Candidate], prompt_tokens: int = 4000) -> float:
+def chance_of(candidates: Sequence[Candidate], prompt_tokens: int = 4000) -> tuple[float, float]:
     held = max(c.cached_tokens for c in candidates)
     return chance(prompt_tokens, held, count_holders(candidates), len(candidates))
 
@@ -179,23 +180,29 @@ def test_a_hot_prefix_of_which_the_copies_are_known_stays_within_a_quarter_above
         assert chosen.in_flight <= max(math.ceil(1.25 * clients / 8) + 1, FEW)
 
 
-@pytest.mark.parametrize(("prompt_tokens", "held", "holders", "deviations"), [
-    (1000, 900, 1, 6.0),
-    (1000, 500, 1, 6.0),
-    (1000, 499, 1, 4.0),  # little is lost by computing it elsewhere
-    (1000, 0, 1, 4.0),
-    (1000, 900, 8, 0.0),
+@pytest.mark.parametrize(("prompt_tokens", "held", "holders", "explained"), [
+    (1000, 900, 1, (4.0, 4.0)),
+    (1000, 500, 1, (4.0, 4.0)),
+    (1000, 499, 1, (4.0, 0.0)),  # little is lost by computing it elsewhere
+    (1000, 0, 1, (4.0, 0.0)),
+    (1000, 900, 8, (0.0, 0.0)),
 ])  # fmt: skip
 def test_what_chance_explains_follows_from_who_holds_how_much(
-    prompt_tokens: int, held: int, holders: int, deviations: float
+    prompt_tokens: int, held: int, holders: int, explained: tuple[float, float]
 ) -> None:
-    assert chance(prompt_tokens, held, holders, 8) == deviations
+    assert chance(prompt_tokens, held, holders, 8) == explained
 
 
 def test_chance_explains_less_the_more_engines_hold_the_prefix() -> None:
-    explained = [chance(1000, 900, holders, 8) for holders in range(1, 9)]
+    explained = [sum(chance(1000, 900, holders, 8)) for holders in range(1, 9)]
     assert explained == sorted(explained, reverse=True)
-    assert explained[1] < 1.0, "a second copy proves that the prefix is in demand"
+    assert explained[1] < 2.0, "a second copy proves that the prefix is in demand"
+
+
+@pytest.mark.parametrize(("others", "more"), [(0, 0), (7, 4), (140, 4)])
+def test_a_bunch_is_a_few_requests_and_none_where_the_others_have_none(others: int, more: int) -> None:
+    plain, bunched = (bound(others + 3, 3, 1.0, 8.0, 4.0, bunch) for bunch in (0.0, 4.0))
+    assert bunched - plain == more
 
 
 def test_a_few_requests_in_flight_do_not_copy_a_prefix() -> None:
@@ -268,7 +275,7 @@ def test_cache_aware_takes_the_shortest_wait_of_those_within_the_bound(candidate
     choice = cache_aware(candidates, prompt(), COSTS)
     costs_s = expected_costs_s(candidates, 4000, COSTS)
     soonest = min(candidates, key=lambda c: (costs_s[c.slot], c.order))
-    allowed = [soonest] if soonest.in_flight < FEW else within_bound(candidates, deviations_of(candidates))
+    allowed = [soonest] if soonest.in_flight < FEW else within_bound(candidates, *chance_of(candidates))
     assert costs_s[choice.slot] == min(costs_s[c.slot] for c in allowed)
 
 
