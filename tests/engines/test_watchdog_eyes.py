@@ -93,7 +93,7 @@ def watching(python: str, model: Path, folder: Path, **options: Any) -> Iterator
 def watched(
     engine_python: str, model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Watched]:
-    options: dict[str, Any] = {"dtype": "bfloat16", "max_model_tokens": 8192, "kv_cache_bytes": 600 << 20}
+    options: dict[str, Any] = {"max_model_tokens": 8192, "kv_cache_bytes": 600 << 20}
     with watching(engine_python, model(MODEL), tmp_path_factory.mktemp("watched"), **options) as watched:
         watched.until(Condition.READY, PATIENCE_S)
         yield watched
