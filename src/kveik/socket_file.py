@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kveik.errors import KveikError
+from kveik.lock_file import locked, opened
 from kveik.private_folder import prepare_private_folder
 
 #: A killed owner has its lock until it is gone, which takes it a moment of a core, and one that starts listens soon.
@@ -78,24 +78,16 @@ def _lock(path: str, words: _Words) -> int:
     """Own the path: the lock goes with this process, however it ends."""
     lock_path = f"{path}.lock"
     try:
-        fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = opened(Path(lock_path))
     except OSError as error:
         raise words.error(f"cannot create {lock_path}: {error.strerror}") from error
     until_s = time.monotonic() + DYING_S
-    while not _locked(fd):
+    while not locked(fd):
         if _refusal_of(path) is None or time.monotonic() > until_s:
             os.close(fd)
             raise words.error(f"another {words.owner} listens at {path}; stop it, or set another {words.setting}")
         time.sleep(_POLL_S)
     return fd
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _refusal_of(path: str) -> OSError | None:

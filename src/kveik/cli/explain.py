@@ -4,6 +4,7 @@ import argparse
 from types import ModuleType
 
 from kveik.cli import explain_log, explain_prefixes, explain_request
+from kveik.cli.words import sentence
 
 EPILOG = """\
 Each of them has its own --help:
@@ -33,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     commands = parser.add_subparsers(title="what", metavar="WHAT", required=True)
     for name, module in EXPLAINERS.items():
-        command = commands.add_parser(
-            name, help=module.HELP, description=f"{module.HELP[:1].upper()}{module.HELP[1:]}."
-        )
+        command = commands.add_parser(name, help=module.HELP, description=sentence(module.HELP))
         module.add_arguments(command)
         command.set_defaults(explain=module.run)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import kveik
+from kveik.cli.words import sentence
 
 #: Every command, by what it is for, with its line of help. Its module, named after it, has ``add_arguments(parser)``
 #: and ``run(args) -> int``. Help stands here, so that showing it loads none of them.
@@ -106,7 +107,7 @@ def _parser(called: str) -> argparse.ArgumentParser:
         metavar="COMMAND", required=True, help="one of those below; each has its own --help"
     )
     for name in names:
-        command = commands.add_parser(name, prog=f"kveik {name}", description=_sentence(COMMANDS[name]))
+        command = commands.add_parser(name, prog=f"kveik {name}", description=sentence(COMMANDS[name]))
         if called:
             module = module_of(called)
             module.add_arguments(command)
@@ -127,10 +128,6 @@ def _listed(chosen: Sequence[str]) -> str:
                 lines += wrapped.wrap(line)
         groups.append("\n".join(lines))
     return "\n\n".join(groups)
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 if __name__ == "__main__":

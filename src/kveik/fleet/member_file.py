@@ -5,10 +5,8 @@ announce themselves again within a heartbeat.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
-import time
 from pathlib import Path
 from typing import Literal
 
@@ -18,9 +16,8 @@ from kveik.config import default_runtime_dir
 from kveik.errors import ConfigError, RegistryError
 from kveik.fleet.announcement import check_announcement
 from kveik.fleet.membership import Member, Membership, Retention
+from kveik.lock_file import owned
 from kveik.private_folder import prepare_private_folder, replace_private_file
-
-_LOCK_PAUSE_S = 0.05
 
 logger = logging.getLogger("kveik.fleet")
 
@@ -114,22 +111,12 @@ def _lock(path: Path, wait_s: float) -> int:
     """Own the path: the lock goes with this process, however it ends."""
     lock_path = path.with_name(f"{path.name}.lock")
     try:
-        fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        lock = owned(lock_path, wait_s)
     except OSError as error:
         raise RegistryError(f"cannot create {lock_path}: {error.strerror}") from error
-    until_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() >= until_s:
-                os.close(fd)
-                raise RegistryError(
-                    f"another router uses {path}; stop it, or set another router.registry_file"
-                ) from error
-            time.sleep(_LOCK_PAUSE_S)
-        else:
-            return fd
+    if lock is None:
+        raise RegistryError(f"another router uses {path}; stop it, or set another router.registry_file")
+    return lock
 
 
 def _sync_folder(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import socket
@@ -19,6 +18,7 @@ from kveik.errors import ConfigError, KveikError, SuperviseError
 from kveik.fleet.etcd_gateway import EtcdAddress, EtcdGateway
 from kveik.launch.model_facts import read_model
 from kveik.launch.preflight import Found, Needs, PythonFound
+from kveik.lock_file import locked
 from kveik.private_folder import prepare_private_folder
 from kveik.store.shared_memory import available_memory_bytes, free_file_bytes
 
@@ -162,12 +162,9 @@ def _lock_trouble(path: str) -> str:
     except OSError:
         return ""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return f"another agent listens at {path}"
+        return "" if locked(fd) else f"another agent listens at {path}"
     finally:
         os.close(fd)
-    return ""
 
 
 def _registry_trouble(registry: str, deadline_s: float) -> str:

@@ -1,7 +1,6 @@
 """How far a roll came, in a file that the next one finds; and one roll at a time."""
 
 import contextlib
-import fcntl
 import os
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +10,7 @@ import msgspec
 
 from kveik.errors import RollError
 from kveik.launch.roll_plan import RollState
+from kveik.lock_file import owned
 from kveik.private_folder import prepare_private_folder, replace_private_file
 
 
@@ -30,16 +30,12 @@ class RollNotebook:
     def __enter__(self) -> Self:
         """Raises :class:`RollError` while another roll runs."""
         prepare_private_folder(self.path.parent, "the state of a roll", "fleet.state_folder", RollError)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            lock = os.open(self.path.with_name(f"{self.path.name}.lock"), flags, 0o600)
+            lock = owned(self.path.with_name(f"{self.path.name}.lock"))
         except OSError as error:
             raise RollError(f"cannot use {self.path}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
-            raise RollError("another kveik roll is at work on this node; wait for its end") from None
+        if lock is None:
+            raise RollError("another kveik roll is at work on this node; wait for its end")
         self._lock = lock
         return self
 

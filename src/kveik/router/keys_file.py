@@ -8,7 +8,6 @@ files look different and no table made beforehand helps.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from kveik.errors import ConfigError
+from kveik.lock_file import owned_in_turn
 
 KEY_PREFIX = "sk-kveik-"
 _KEY_BYTES = 32
@@ -136,14 +136,13 @@ def editing(path: Path) -> Iterator[KeysFile]:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        lock = owned_in_turn(path.with_name(f".{path.name}.lock"))
     except OSError as error:
         raise ConfigError(f"cannot write beside the keys file {path}: {error.strerror}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield read_keys(path) if path.exists() else empty_keys()
     finally:
-        os.close(descriptor)
+        os.close(lock)
 
 
 def _checked(keys: KeysFile, path: Path) -> KeysFile:

@@ -138,7 +138,7 @@ class OwnPages:
     def answer(self, client: ClientConnection, request: Incoming) -> UnderWay | bool:
         """Answer it if it is one of ours: True, or the answer to come; False if it is not."""
         fleet = request.target.startswith(b"/fleet")
-        if not fleet and request.method not in _READING:  # most requests
+        if not fleet and request.method not in _READING:
             return False
         path = request.target.partition(b"?")[0]
         if fleet:

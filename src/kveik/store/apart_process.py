@@ -5,10 +5,8 @@ serves one call at a time, until the agent closes the channel; when the agent di
 once, so that it never writes into an arena that another agent has taken over.
 """
 
-import ctypes
 import importlib
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -29,10 +27,8 @@ from kveik.store.apart_wire import (
     packed,
 )
 from kveik.store.base import BlockStore, Status
+from kveik.store.parent import die_with
 from kveik.store.shared_memory import Mapping
-
-# linux/prctl.h
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
@@ -58,12 +54,6 @@ def mapped(memory_fd: int, size: int) -> memoryview:
     mapping = Mapping(memory_fd, size)
     threading.Thread(target=mapping.populate, args=(threading.Event(),), daemon=True).start()
     return mapping.view
-
-
-def die_with(parent: int) -> bool:
-    """Ask the kernel to end this process with the one that started it; false if that one is gone already."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    return os.getppid() == parent
 
 
 def made(opening: Opening) -> BlockStore:

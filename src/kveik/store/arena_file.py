@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kveik.errors import ArenaError
+from kveik.lock_file import locked
 from kveik.store.arena_layout import (
     HEADER_USED_BYTES,
     PAGE_BYTES,
@@ -151,12 +152,8 @@ def _judge(fd: int, path: str) -> FoundHeader:
 
 
 def _lock(fd: int, path: str) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ArenaError(
-            f"another agent uses the arena {path}; stop it, or give this one its own arena and socket"
-        ) from error
+    if not locked(fd):
+        raise ArenaError(f"another agent uses the arena {path}; stop it, or give this one its own arena and socket")
 
 
 def _why_replace(found: FoundHeader, request: ArenaRequest) -> str:

@@ -17,12 +17,10 @@ Then each request ``{"id": 1, "op": "get", "keys": [...], "at": [...], "sizes": 
 """
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -31,9 +29,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kveik.store.mooncake_codes import INCOMPLETE
+from kveik.store.parent import die_with
 from kveik.store.shared_memory import Mapping
 
-_PR_SET_PDEATHSIG = 1
 #: Longest wait for the library to give its segment back at the end.
 _CLOSE_S = 2.0
 #: Threads for requests that move no blocks.
@@ -216,8 +214,7 @@ class Desk:
 def main(arguments: Sequence[str]) -> None:
     """Serve one agent; ends the process."""
     plan: Message = json.loads(arguments[0])
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != plan["parent"]:  # it was gone before the kernel knew that we wish to go with it
+    if not die_with(plan["parent"]):  # it was gone before the kernel knew that we wish to go with it
         os._exit(0)
     threading.excepthook = _end_with_trace
     host = Host(plan)

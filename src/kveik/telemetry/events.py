@@ -9,7 +9,6 @@ What cannot be written is lost with a warning: no event is worth a fleet that st
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from kveik.clock import SYSTEM_CLOCK, Clock
+from kveik.lock_file import owned_in_turn
 from kveik.records import Record, StateRecord
 from kveik.telemetry.redaction import redacted
 
@@ -188,10 +188,8 @@ def _cut(text: str) -> str:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Own the file among all processes that write it; who dies lets go."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open(path.with_name(f"{path.name}.lock"), flags, 0o600)
+    lock = owned_in_turn(path.with_name(f"{path.name}.lock"))
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
         os.close(lock)

@@ -6,7 +6,6 @@ for the first time, and nothing is killed for it.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import threading
@@ -18,6 +17,7 @@ import msgspec
 
 from kveik.clock import SYSTEM_CLOCK, Clock
 from kveik.errors import WatchdogError
+from kveik.lock_file import owned
 from kveik.private_folder import prepare_private_folder, replace_private_file
 from kveik.watchdog.healing import Healing
 from kveik.watchdog.verdict import Condition, Verdict
@@ -133,12 +133,9 @@ def _shifted(remembered: Remembered, shift_s: float) -> Remembered:
 def _own(path: Path) -> int:
     lock_path = path.with_name(f"{path.name}.lock")
     try:
-        fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        lock = owned(lock_path)
     except OSError as error:
         raise WatchdogError(f"cannot create {lock_path}: {error.strerror}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise WatchdogError(f"another watchdog uses {path}; stop it, or set another fleet.state_folder") from error
-    return fd
+    if lock is None:
+        raise WatchdogError(f"another watchdog uses {path}; stop it, or set another fleet.state_folder")
+    return lock
