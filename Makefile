@@ -19,7 +19,8 @@ ENGINE_WORKERS ?= 2
 PYTEST_DEV := $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile
 # The router's own tests once more, on its compiled code.
 PYTEST_COMPILED := PYTHONPATH=.kveik/compiled $(PYTEST_DEV) -q tests/unit/router
-PYTEST_VLLM := $(VLLM)/python -m pytest -m "vllm and not long" -n $(ENGINE_WORKERS) --dist loadfile
+# In the order of their names: files with engines first, which are few and long, then the many short ones fill up.
+PYTEST_VLLM := $(VLLM)/python -m pytest -m "vllm and not long" -n $(ENGINE_WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
