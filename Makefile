@@ -16,11 +16,12 @@ unexport PYTHONDONTWRITEBYTECODE
 # time, the others three at a time, since most of them wait more than they compute. 0: one test after the other.
 WORKERS ?= 3
 ENGINE_WORKERS ?= 2
-PYTEST_DEV := $(DEV)/python -m pytest -n $(WORKERS) --dist loadfile
+# Files have their turns as tests/conftest.py says.
+PYTEST_XDIST := --dist loadfile --no-loadscope-reorder
+PYTEST_DEV := $(DEV)/python -m pytest -n $(WORKERS) $(PYTEST_XDIST)
 # The router's own tests once more, on its compiled code.
 PYTEST_COMPILED := PYTHONPATH=.kveik/compiled $(PYTEST_DEV) -q tests/unit/router
-# In the order of their names: files with engines first, which are few and long, then the many short ones fill up.
-PYTEST_VLLM := $(VLLM)/python -m pytest -m "vllm and not long" -n $(ENGINE_WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST_VLLM := $(VLLM)/python -m pytest -m "vllm and not long" -n $(ENGINE_WORKERS) $(PYTEST_XDIST)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

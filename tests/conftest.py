@@ -9,7 +9,6 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import hypothesis
@@ -47,8 +46,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if is_test and not HAS_VLLM and needs_vllm(collection_path) else None
 
 
-def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
-    """Mark what needs vLLM, and give tests with real engines the time that starting one takes."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs vLLM, give tests with real engines the time that starting one takes, and set the order."""
+    items.sort(key=lambda item: turn_of(item.path))
     for item in items:
         if " at 0x" in item.nodeid:  # workers that run tests side by side must call them the same
             raise pytest.UsageError(f"the name of {item.nodeid} differs from run to run: give its parameters ids")
@@ -58,6 +58,20 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(ENGINE_TEST_TIMEOUT_S))
         elif needs_vllm(item.path) or "models" in getattr(item, "fixturenames", ()):
             item.add_marker("vllm")
+
+
+def turn_of(path: Path) -> int:
+    """When a file has its turn, so that no worker is idle at the end while another one has the last long file.
+
+    Files with engines come first, since there is nothing longer. Those with services and faults wait a lot and mind
+    a busy machine, so they come after most short ones, while which vLLM is installed; the router's fill up the end.
+    """
+    parts = path.relative_to(ROOT / "tests").parts
+    if parts[0] == "engines":
+        return 0
+    if parts[0] != "unit":
+        return 2
+    return 3 if parts[1] == "router" else 1
 
 
 @pytest.fixture(scope="session")
