@@ -52,12 +52,42 @@ def test_an_engine_shows_its_rate_idle_and_busy(prompts: list[tuple[float, int]]
         assert rate.tokens_s == pytest.approx(true_rate, rel=1e-6)
 
 
-def test_prompts_that_are_computed_together_count_together() -> None:
+@pytest.mark.parametrize("batch", [2, 4, 16, 64])
+@pytest.mark.parametrize("step_s", [0.2, 20.0])
+@pytest.mark.parametrize("first_s", [0.005, 30.0])
+def test_prompts_that_are_computed_together_count_together(batch: int, step_s: float, first_s: float) -> None:
+    """However wrong the first of all was, which was cached or waited for the engine to warm up."""
     rate = PrefillRate()
-    for step in range(40):
-        for _ in range(4):
-            seen(rate, 1000, float(step), step + 1.0)
-    assert rate.tokens_s == pytest.approx(4000, rel=0.4), "whichever of them came last"
+    seen(rate, 1000, 0.0, first_s)
+    for step in range(60):
+        for _ in range(batch):
+            seen(rate, 1000, first_s + step * step_s, first_s + (step + 1) * step_s)
+            true_rate = batch * 1000 / step_s
+            assert step < 40 or rate.tokens_s == pytest.approx(true_rate, rel=0.35), step
+
+
+def busy(rate: PrefillRate, prompts: int, true_rate: float, now_s: float) -> float:
+    """An engine that is never idle; when the last of its prompts was answered."""
+    for _ in range(prompts):
+        now_s += 1000 / true_rate
+        seen(rate, 1000, 0.0, now_s)
+    return now_s
+
+
+def test_an_engine_that_stood_still_is_not_slow_for_long() -> None:
+    rate = PrefillRate()
+    now_s = busy(rate, 30, RATE, 0.0) + 60.0
+    seen(rate, 1000, 0.0, now_s)
+    assert rate.tokens_s > 0.5 * RATE
+    busy(rate, 20, RATE, now_s)
+    assert rate.tokens_s > 0.9 * RATE
+
+
+@pytest.mark.parametrize(("factor", "prompts"), [(0.02, 20), (0.2, 20), (5.0, 40)])
+def test_an_engine_of_another_speed_is_found_out(factor: float, prompts: int) -> None:
+    rate = PrefillRate()
+    busy(rate, prompts, RATE * factor, busy(rate, 40, RATE, 0.0))
+    assert rate.tokens_s == pytest.approx(RATE * factor, rel=0.35)
 
 
 def test_a_busy_engine_that_seemed_far_too_quick_is_found_out() -> None:
