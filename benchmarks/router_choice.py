@@ -60,7 +60,8 @@ def engines() -> list[EngineView]:
         said = EngineAnnouncement(
             url=f"http://10.0.0.{slot}:8000", engine_id=f"gpu-{slot}", models=("mock",), namespace="a"
         )
-        views.append(EngineView(said, slot, in_flight=2, waiting_tokens=100 * slot, group="a", prefill_tokens_s=9000.0))
+        views.append(EngineView(said, slot, in_flight=2, waiting_tokens=100 * slot, group="a"))
+        views[-1].prefill.tokens_s = 9000.0
     return views
 
 

@@ -75,7 +75,7 @@ class Chooser:
         cached = self.index.match(facts, now_s) if self._looks_at_cache else None
         if not cached:
             return [
-                Candidate(e.slot, e.in_flight, e.waiting_tokens, 0, 0, e.prefill_tokens_s, e.share, e.chosen, identity)
+                Candidate(e.slot, e.in_flight, e.waiting_tokens, 0, 0, e.prefill.tokens_s, e.share, e.chosen, identity)
                 for e, identity in fleet.identified
             ]
         held = cached.get
@@ -83,7 +83,7 @@ class Chooser:
         if not most:
             return [
                 Candidate(
-                    e.slot, e.in_flight, e.waiting_tokens, held(e.slot, 0), 0, e.prefill_tokens_s, e.share, e.chosen, i
+                    e.slot, e.in_flight, e.waiting_tokens, held(e.slot, 0), 0, e.prefill.tokens_s, e.share, e.chosen, i
                 )
                 for e, i in fleet.identified
             ]
@@ -95,7 +95,7 @@ class Chooser:
                 e.waiting_tokens,
                 (own := held(e.slot, 0)),
                 shared(e.group, own) - own,
-                e.prefill_tokens_s,
+                e.prefill.tokens_s,
                 e.share,
                 e.chosen,
                 identity,

@@ -307,7 +307,7 @@ class Router(Dispatcher):
         if engine is None:
             return now_s + self._first_byte_s
         # vLLM's counters stand still within a step, and one step may hold a whole prompt: patience must cover it.
-        rate = max(self._slow_prefill_tokens_s, engine.prefill_tokens_s / PREFILL_MARGIN)
+        rate = max(self._slow_prefill_tokens_s, engine.prefill.tokens_s / PREFILL_MARGIN)
         return now_s + min(self._first_byte_s + engine.waiting_tokens / rate, self._first_byte_max_s)
 
     def may_retry(self, exchange: Exchange) -> bool:
@@ -329,7 +329,6 @@ class Router(Dispatcher):
         if exchange.facts.stream:  # of other answers the first byte comes with the last
             exchange.prefill_tokens = tokens
             exchange.prefill_s = engine.prefill.began(tokens, exchange.attempt_began_s, self.loop.time())
-            engine.prefill_tokens_s = engine.prefill.tokens_s
         if engine.breaker.failures_in_a_row:
             engine.breaker = engine.breaker.succeeded()
             self.engines.rebuild()
@@ -360,7 +359,6 @@ class Router(Dispatcher):
         """No more requests for this engine until it has passed a trial."""
         engine.why = why
         engine.prefill.forget()
-        engine.prefill_tokens_s = 0.0
         self.engines.rebuild()
         if self.care is not None:
             self.care.revive(engine)
@@ -460,7 +458,6 @@ class Router(Dispatcher):
         if record.cached_tokens >= 0 and not record.resumed:
             tokens = record.prompt_tokens - record.cached_tokens
         engine.prefill.learn(tokens, exchange.prefill_s)
-        engine.prefill_tokens_s = engine.prefill.tokens_s
 
     def _tell(self, record: RequestRecord) -> None:
         facts = record.facts

@@ -19,9 +19,9 @@ class EngineView:
 
     ``in_flight`` and ``waiting_tokens`` are booked when a request is sent, not when it is
     answered: the requests under way, and the prompt tokens they still have to compute.
-    ``prefill_tokens_s`` is what ``prefill`` has learned from answers; 0 while unknown. ``share`` is the
-    part of a full engine's load that it may get now (below 1 after a return: slow start). ``group`` is
-    its KV namespace: engines of one group share blocks. ``back_s`` is when it came back, 0 if it never left.
+    ``prefill`` is how fast it computes prompts, as learned from its answers. ``share`` is the part of a
+    full engine's load that it may get now (below 1 after a return: slow start). ``group`` is its KV
+    namespace: engines of one group share blocks. ``back_s`` is when it came back, 0 if it never left.
     ``was_held``: it was drained or isolated since it last took requests. ``exact``: what it holds is
     known exactly. ``name`` is its id in the fleet, and ``host_header`` what requests to it say in ``Host``.
     """
@@ -33,7 +33,6 @@ class EngineView:
     why: str = ""
     in_flight: int = 0
     waiting_tokens: int = 0
-    prefill_tokens_s: float = 0.0
     prefill: PrefillRate = field(default_factory=PrefillRate)
     share: float = 1.0
     chosen: int = 0

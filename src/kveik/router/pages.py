@@ -262,7 +262,7 @@ def engine_document(engine: EngineView) -> Plain:
         "breaker": engine.breaker.state,
         "failures_in_a_row": engine.breaker.failures_in_a_row,
         "share": round(engine.share, 2),
-        "prefill_tokens_s": round(engine.prefill_tokens_s),
+        "prefill_tokens_s": round(engine.prefill.tokens_s),
         "connections": engine.pool.connections if engine.pool is not None else 0,
     }
 

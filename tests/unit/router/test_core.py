@@ -190,7 +190,7 @@ def test_a_long_prompt_may_be_silent_for_as_long_as_computing_it_takes() -> None
             made.engine("b").in_flight = 50
             assert (await made.ask(prompt)).body == OK
             assert made.engine("a").takes_requests
-            made.engine("a").prefill_tokens_s = 100_000.0  # it was seen to be much quicker: now its silence is strange
+            made.engine("a").prefill.tokens_s = 100_000.0  # it was seen to be much quicker: now its silence is strange
             assert (await made.ask(prompt)).body == b"other"
             made.engine("b").in_flight -= 50
 

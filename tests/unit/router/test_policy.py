@@ -251,7 +251,7 @@ def test_faster_clocks_do_not_change_the_choice(candidates: list[Candidate], fac
     assert cache_aware(other, prompt(), costs) == cache_aware(candidates, prompt(), COSTS)
 
 
-def count_holders(candidates: list[Candidate]) -> int:
+def count_holders(candidates: Sequence[Candidate]) -> int:
     longest = max(c.cached_tokens for c in candidates)
     return sum(c.cached_tokens * 2 >= longest for c in candidates) if longest else 1
 

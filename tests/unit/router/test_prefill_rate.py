@@ -124,6 +124,6 @@ def test_what_a_stream_says_of_its_usage_counts_and_not_what_was_expected(cached
         async with rig(ScriptedEngine(handle)) as made:
             prompt = {**CHAT, "messages": [{"role": "user", "content": "four" * 2000}], "stream": True}
             assert (await made.ask(prompt)).body.endswith(DONE)
-            assert low / 4 < made.engine("a").prefill_tokens_s < high
+            assert low / 4 < made.engine("a").prefill.tokens_s < high
 
     run(test)
